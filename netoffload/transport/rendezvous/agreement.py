@@ -33,7 +33,7 @@ from netoffload.config import (
     parse_tag,
 )
 from netoffload.control import request
-from netoffload.errors import CollectiveError, NetOffloadError, UsageError
+from netoffload.errors import CollectiveError, UsageError
 
 VERSION = 10
 """Version of the data plane: ranks with different versions do not connect."""
@@ -41,7 +41,7 @@ VERSION = 10
 TOKEN_OCTETS: Final = 16
 
 Gather = Callable[[Any], Sequence[Any]]
-"""Collective: takes a JSON value from each rank, returns all values in rank order (``rendezvous``)."""
+"""Collective: takes a JSON value from each rank, returns all values in rank order (``protocol``)."""
 
 
 @dataclass(frozen=True)
@@ -352,11 +352,6 @@ def _agreed_marking(offers: Sequence[Offer]) -> Marking:
             first = f"rank {marking[0][0]} {_describe_marking(marking[0][1])}"
             raise CollectiveError(f"NICs have different tags: {first}, rank {rank} {_describe_marking(other)}")
     return marking[0][1] if marking else Marking()
-
-
-def failure_of(error: NetOffloadError | OSError) -> Offer:
-    """Return the offer of a rank that cannot take part."""
-    return Offer(failure=str(error))
 
 
 def _describe(precision: Precision) -> str:

@@ -15,20 +15,7 @@ from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uin
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import copy_octets
 from netoffload.compiled.syscalls import now_ns, recv, send
-from netoffload.transport.chunks import (
-    CODED_NS,
-    IN_AT,
-    IN_END,
-    OUT_AT,
-    OUT_END,
-    OUT_FLOATS,
-    Coding,
-    count_received,
-    count_sent,
-    pack,
-    unpack,
-)
-from netoffload.transport.loop_port import (
+from netoffload.transport.rounds.loop_port import (
     BROKEN,
     DAMAGED,
     DONE,
@@ -54,6 +41,19 @@ from netoffload.transport.loop_port import (
     failure,
     round_floats,
     sleep,
+)
+from netoffload.transport.wiring.chunks import (
+    CODED_NS,
+    IN_AT,
+    IN_END,
+    OUT_AT,
+    OUT_END,
+    OUT_FLOATS,
+    Coding,
+    count_received,
+    count_sent,
+    pack,
+    unpack,
 )
 
 _SPOILT = FAILED + 1
@@ -106,7 +106,7 @@ def run_coded_ring(
     incoming: Coding,
     port: Port,
 ) -> int:
-    """Carry the ring out; arguments as for :func:`~netoffload.transport.ring_loop.run_ring`, and both codings."""
+    """Carry the ring out; arguments as for ``run_ring`` in ``ring_loop``, and both codings."""
     state, steps = port.state, plan.walk.shape[0] - 1
     until_ns = now_ns(port.clock) + slice_ns
     while state[SENDING] < steps or state[RECEIVING] < steps:

@@ -7,14 +7,13 @@ import math
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from netoffload.errors import PeerLostError
-from netoffload.transport.coded_socket import CodedSocket
-from netoffload.transport.lanes import Lane
-from netoffload.transport.mailbox import Mailbox
-from netoffload.transport.requests import Request
+from netoffload.transport.messages.mailbox import Mailbox
+from netoffload.transport.messages.requests import Request
+from netoffload.transport.wiring.coded_socket import CodedSocket
+from netoffload.transport.wiring.lanes import Lane
 
 
 @dataclass(eq=False)
@@ -129,27 +128,3 @@ class Peer:
 
 def _saved_octets(conn: socket.socket) -> int:
     return conn.saved_octets if isinstance(conn, CodedSocket) else 0
-
-
-def silence(rank: int, watched: int, silences_s: Mapping[int, float], timeout_s: float) -> PeerLostError | None:
-    """Return the error for ranks that were silent for ``timeout_s``; None: no rank was.
-
-    A rank that hears no other rank concludes that it is cut off itself. For that it counts every rank that is silent
-    for half the limit, because the last heartbeats of different ranks came at different times.
-
-    Args:
-        rank: this rank.
-        watched: number of ranks that it watches, those that have left included.
-        silences_s: how long each rank that has not left has been silent.
-        timeout_s: limit of silence.
-    """
-    silent = [peer for peer, silence_s in silences_s.items() if silence_s >= timeout_s]
-    quiet = [peer for peer, silence_s in silences_s.items() if silence_s > timeout_s / 2]
-    if not silent:
-        return None
-    if len(quiet) == watched > 1:
-        return PeerLostError(f"rank {rank} has heard no other rank for {timeout_s:g} s: its link or its NIC is down")
-    names = ", ".join(map(str, silent))
-    return PeerLostError(
-        f"rank {names} was silent for {timeout_s:g} s: its host, link or NIC is down, or its process is stopped"
-    )

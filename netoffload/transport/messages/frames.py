@@ -1,7 +1,7 @@
 """What travels on the control lane: heartbeats, farewells, headers of messages, requests to connect.
 
 Each frame is a fixed part and a text. Several communicators of the same ranks share a control lane, so a frame names
-its context (``contexts``), or all contexts. Every field is checked here, before anything uses it.
+its context (``watch``), or all contexts. Every field is checked here, before anything uses it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 
 from netoffload.errors import CollectiveError, MalformedError, NetOffloadError, PeerLostError
-from netoffload.transport.lanes import CALL_LANES, EVERY, Lane
+from netoffload.transport.wiring.lanes import CALL_LANES, EVERY, Lane
 
 _FIXED = struct.Struct("!4sBBHiIQ")
 _MAGIC = b"NOFC"

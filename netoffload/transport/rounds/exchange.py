@@ -33,11 +33,11 @@ from netoffload.collectives import Channel, Stopwatch
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport.channel import CLOSED, TcpChannel
-from netoffload.transport.coded_socket import CodedSocket
-from netoffload.transport.contexts import Context
-from netoffload.transport.driver import Driver, standstill
-from netoffload.transport.lanes import TAGGED_LANES, Lane
+from netoffload.transport.messages.watch import Context
+from netoffload.transport.rounds.channel import CLOSED, TcpChannel
+from netoffload.transport.rounds.driver import Driver, standstill
+from netoffload.transport.wiring.coded_socket import CodedSocket
+from netoffload.transport.wiring.lanes import TAGGED_LANES, Lane
 
 TIMEOUT_S_DEFAULT = 30.0
 
@@ -46,7 +46,7 @@ LATE_S_DEFAULT = 1800.0
 
 
 class TcpExchange:
-    """One rank's connections; see :class:`~netoffload.collectives.exchange.Exchange`. Made by ``wiring.wire_up``.
+    """One rank's connections; see :class:`~netoffload.collectives.exchange.Exchange`. Made by ``plane.wire_up``.
 
     Args:
         rank: this rank.
@@ -214,7 +214,7 @@ def _forget(watch: Context, driving: threading.RLock, owner: int) -> None:
     The garbage collector may run in a thread that holds the watch's lock. Then another thread closes, or it would wait
     for itself.
     """
-    if os.getpid() != owner or watch.is_free():
+    if os.getpid() != owner or watch.shared.is_free():
         _close(watch, driving, owner)
     else:
         threading.Thread(target=_close, args=(watch, driving, owner), name="watch-end").start()
@@ -224,7 +224,7 @@ def _close(watch: Context, driving: threading.RLock, owner: int) -> None:
     if os.getpid() != owner:  # a forked child: its parent uses the connections, and a copied lock may stay locked
         watch.close(is_forked=True)
         return
-    if watch.is_current_thread():  # the watch's thread cannot wait for its own end
+    if watch.shared.thread is threading.current_thread():  # the watch's thread cannot wait for its own end
         threading.Thread(target=_close, args=(watch, driving, owner), name="watch-end").start()
         return
     watch.stop()

@@ -18,7 +18,7 @@ import numpy as np
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uint32Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.syscalls import memcpy, now_ns, recv, sched_yield, send
-from netoffload.transport.loop_port import (
+from netoffload.transport.rounds.loop_port import (
     ASLEEP_NS,
     BROKEN,
     CODEC_NS,
@@ -91,7 +91,7 @@ def run_meeting(
 
     Args:
         pairs: int64[rounds, 2], descriptors to send to and to receive from.
-        slice_ns: as in :func:`~netoffload.transport.ring_loop.run_ring`.
+        slice_ns: as in :func:`~netoffload.transport.rounds.ring_loop.run_ring`.
         limit_ns: likewise.
         ours: uint8, this rank's announcement.
         heard: uint8 of the same length, for the peer's announcement.

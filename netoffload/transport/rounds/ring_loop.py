@@ -13,7 +13,7 @@ import numpy as np
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint32Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.syscalls import now_ns, recv, send
-from netoffload.transport.loop_port import (
+from netoffload.transport.rounds.loop_port import (
     BROKEN,
     DONE,
     FAILED,

@@ -1,6 +1,6 @@
 """How two ranks get a connection: who connects to whom, and how they come to know each other.
 
-All ranks know each other's ports (``listening``). Of two ranks the higher one connects, so a pair never makes a
+All ranks know each other's ports (``lanes``). Of two ranks the higher one connects, so a pair never makes a
 connection twice. A lower rank that wants the first connection *knocks*: it connects and says who it is, and the higher
 rank connects back, which ends the knock. A knock that ends without a connection back reached a rank that is closing.
 For all further lanes the lower rank asks over the control lane.
@@ -26,11 +26,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from netoffload.transport import nearby
-from netoffload.transport.agreement import Marking, Offer
-from netoffload.transport.hello import HELLO_OCTETS, Hello, Step, secret_of
-from netoffload.transport.lanes import TAGGED_LANES, Key, Lane
-from netoffload.transport.listening import Connection, Listeners, tcp_socket
+from netoffload.transport.rendezvous.agreement import Marking, Offer
+from netoffload.transport.wiring import nearby
+from netoffload.transport.wiring.hello import HELLO_OCTETS, Hello, Step, secret_of
+from netoffload.transport.wiring.lanes import TAGGED_LANES, Connection, Key, Lane, Listeners, tcp_socket
 
 T = TypeVar("T")
 

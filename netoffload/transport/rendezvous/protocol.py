@@ -1,12 +1,12 @@
 """How ranks find each other before there is a connection between them: allgathers of small values.
 
 A rendezvous knows this rank and the number of ranks, and gathers one JSON value from each. There is one over a
-key-value store (``store_rendezvous``), one over a list of addresses (``address_rendezvous``), and MPI's
+key-value store (``store``), one over a list of addresses (``addresses``), and MPI's
 (``netoffload_mpi``). All have a time limit, and their errors name the missing ranks. From the first connection on, the
 watch knows which ranks live.
 
 Whoever reaches the store, or listens at a rank's address, can speak as a rank here. From here on ranks know each other
-by the secrets that they exchange here (``lanes``).
+by the secrets that they exchange here (``wiring.hello``).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.transport.lanes import CALL_LANES, EVERY, Lane
+from netoffload.transport.wiring.lanes import CALL_LANES, EVERY, Lane
 
 HELLO_FLOATS: Final = 320
 HELLO_OCTETS: Final = 4 * HELLO_FLOATS

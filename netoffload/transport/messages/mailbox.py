@@ -1,7 +1,7 @@
 """Which message goes into which receive: MPI's matching rules, without I/O.
 
 Messages from one source are matched in the order in which they were sent, receives in the order in which they were
-posted. Both must belong to the same context (``contexts``). Source and tag may be wildcards (None). A stream can only
+posted. Both must belong to the same context (``watch``). Source and tag may be wildcards (None). A stream can only
 be read in order. So a message without a receive stays in the stream, and holds its sender back, until a receive wants
 a later message of the same source. Then it is read into a buffer of its own, which grows with the octets that come:
 what a header announces takes no memory. What no receive has room for is read and dropped.
@@ -16,7 +16,7 @@ from typing import Final
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport.requests import Arrival, Request
+from netoffload.transport.messages.requests import Arrival, Request
 
 GROWTH_OCTETS: Final = 256 * 1024
 """A message's own buffer grows by at least so much."""

@@ -28,15 +28,15 @@ from netoffload.collectives.exchange import FLOAT_OCTETS, Gathering, Meeting, Qu
 from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.compiled.jit import JIT_DISABLED, compiled_for
 from netoffload.errors import PeerLostError
-from netoffload.transport import coded_ring_loop, loop_port, meeting_loop, ring_loop
-from netoffload.transport.agreement import Quantiser
-from netoffload.transport.channel import CLOSED, TcpChannel
-from netoffload.transport.chunks import CODED_FLOATS, count_received, make_coding, pack, unpack
-from netoffload.transport.coded_ring_loop import CodedRingPlan
-from netoffload.transport.contexts import Context
-from netoffload.transport.loop_port import Port
-from netoffload.transport.meeting_loop import GatheringPlan
-from netoffload.transport.ring_loop import RingPlan
+from netoffload.transport.messages.watch import Context
+from netoffload.transport.rendezvous.agreement import Quantiser
+from netoffload.transport.rounds import coded_ring_loop, loop_port, meeting_loop, ring_loop
+from netoffload.transport.rounds.channel import CLOSED, TcpChannel
+from netoffload.transport.rounds.coded_ring_loop import CodedRingPlan
+from netoffload.transport.rounds.loop_port import Port
+from netoffload.transport.rounds.meeting_loop import GatheringPlan
+from netoffload.transport.rounds.ring_loop import RingPlan
+from netoffload.transport.wiring.chunks import CODED_FLOATS, count_received, make_coding, pack, unpack
 
 MAIN_SLICE_NS: Final = 100_000_000
 """Longest time that Ctrl-C has to wait; a shorter slice would cost more calls."""

@@ -13,13 +13,13 @@ import numpy as np
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import CollectiveError
-from netoffload.transport import chunks
-from netoffload.transport.chunks import CODED_FLOATS, Fault
+from netoffload.transport.wiring import chunks
+from netoffload.transport.wiring.chunks import CODED_FLOATS, Fault
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-    from netoffload.transport.agreement import Quantiser
+    from netoffload.transport.rendezvous.agreement import Quantiser
 
 
 class CodedSocket(socket.socket):

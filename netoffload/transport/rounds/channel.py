@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 
 from netoffload.errors import CollectiveError
-from netoffload.transport.coded_socket import CodedSocket
-from netoffload.transport.contexts import Context
+from netoffload.transport.messages.watch import Context
+from netoffload.transport.wiring.coded_socket import CodedSocket
 
 CLOSED = "it closed its connection"
 """Reason given for an end of the stream, for which the kernel has no error text."""

@@ -22,14 +22,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport.agreement import Marking, Offer, Quantiser
-from netoffload.transport.coded_socket import CodedSocket
-from netoffload.transport.frames import Frame, Kind
-from netoffload.transport.joining import Failed, Joined, Joiner
-from netoffload.transport.lanes import CALL_LANES, EVERY, TAGGED_LANES, Key, Lane
-from netoffload.transport.listening import Connection, Listeners
-from netoffload.transport.mailbox import Mailbox
-from netoffload.transport.peers import Peer, silence
+from netoffload.transport.messages.frames import Frame, Kind
+from netoffload.transport.messages.mailbox import Mailbox
+from netoffload.transport.messages.peers import Peer
+from netoffload.transport.rendezvous.agreement import Marking, Offer, Quantiser
+from netoffload.transport.wiring.coded_socket import CodedSocket
+from netoffload.transport.wiring.joining import Failed, Joined, Joiner
+from netoffload.transport.wiring.lanes import CALL_LANES, EVERY, TAGGED_LANES, Connection, Key, Lane, Listeners
 
 REFUSED_S = 0.5
 """Time after which a rank that refused a connection counts as closed. If it died, the watch finds out sooner."""
@@ -149,10 +148,25 @@ class Links:
         return min((peer.heard_s for peer in self.peers.values() if peer.is_watched), default=float("inf"))
 
     def silence(self, now_s: float, timeout_s: float) -> PeerLostError | None:
-        """Return the error for ranks that were silent for ``timeout_s``; None: no rank was."""
+        """Return the error for ranks that were silent for ``timeout_s``; None: no rank was.
+
+        A rank that hears no other rank concludes that it is cut off itself. For that it counts every rank that is
+        silent for half the limit, because the last heartbeats of different ranks came at different times.
+        """
         watched = sum(peer.control is not None for peer in self.peers.values())
         silences_s = {rank: now_s - peer.heard_s for rank, peer in self.peers.items() if peer.is_watched}
-        return silence(self.rank, watched, silences_s, timeout_s)
+        silent = [peer for peer, silence_s in silences_s.items() if silence_s >= timeout_s]
+        quiet = [peer for peer, silence_s in silences_s.items() if silence_s > timeout_s / 2]
+        if not silent:
+            return None
+        if len(quiet) == watched > 1:
+            return PeerLostError(
+                f"rank {self.rank} has heard no other rank for {timeout_s:g} s: its link or its NIC is down"
+            )
+        names = ", ".join(map(str, silent))
+        return PeerLostError(
+            f"rank {names} was silent for {timeout_s:g} s: its host, link or NIC is down, or its process is stopped"
+        )
 
     def announce(self, frame: Frame) -> None:
         """Queue a frame for every rank to which this one has a control lane."""

@@ -1,4 +1,4 @@
-"""A rank's listening sockets, and the options of its connections.
+"""Lanes: what connections between two ranks are for, their sockets' options, and the listeners behind them.
 
 Each rank has two listeners, one for tagged lanes and one for the others; all ranks know their ports. The NICs' ToS is
 set on the listener before ``listen`` and on the connecting socket before ``connect``: the handshake itself is tagged,
@@ -8,14 +8,46 @@ them.
 
 from __future__ import annotations
 
+import enum
 import errno
 import socket
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from netoffload.config import format_ports
-from netoffload.transport.agreement import Marking
-from netoffload.transport.lanes import TAGGED_LANES, Lane
+from netoffload.transport.rendezvous.agreement import Marking
+
+EVERY: Final = 0
+"""In place of a context number: all contexts, or a connection that they share."""
+
+
+class Lane(enum.IntEnum):
+    """What a connection between two ranks is for."""
+
+    UNTAGGED = 0
+    TAGGED = 1
+    CONTROL = 2
+    MESSAGES = 3
+
+
+TAGGED_LANES = (Lane.TAGGED, Lane.MESSAGES)
+
+CALL_LANES = (Lane.UNTAGGED, Lane.TAGGED)
+"""The lanes of collectives."""
+
+
+class Key(NamedTuple):
+    """Names one of a rank's connections. One for collectives belongs to one context (``Context``), others to all."""
+
+    peer: int
+    lane: Lane
+    context: int = EVERY
+
+    @classmethod
+    def of(cls, peer: int, lane: Lane, context: int) -> Key:
+        """Return the key of the connection that a context uses."""
+        return cls(peer, lane, context if lane in CALL_LANES else EVERY)
+
 
 SEND_BUFFER_OCTETS = 1024 * 1024
 """Send buffer that a socket asks for. The kernel grants at most ``net.core.wmem_max``; autotuning would begin at
