@@ -8,7 +8,7 @@ import pytest
 from documented import blocks
 
 from netoffload.lab.testbed import run_local_ranks
-from netoffload.lab.testbed.launch_backends import find_mpiexec
+from netoffload.lab.testbed.launch import find_mpiexec
 
 pytestmark = [pytest.mark.mpi]
 

@@ -18,7 +18,7 @@ from commands import netoffload
 from forked_ranks import _forks  # noqa: F401
 from mpi4py import MPI
 
-from netoffload.lab.testbed.launch_backends import find_mpiexec, find_openmpi
+from netoffload.lab.testbed.launch import find_mpiexec, find_openmpi
 from netoffload.lab.testbed.processes import guarded, marked
 from netoffload_mpi import CompComm
 from netoffload_mpi.verify.__main__ import packed

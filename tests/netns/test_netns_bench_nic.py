@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from netoffload.errors import RunError
-from netoffload.lab.bench.throughput import Payload, round_trips_us, run_stream
+from netoffload.lab.bench.throughput import round_trips_us, run_stream
 from netoffload.lab.bench.vpn_peers import PEERS, missing, tunnel
 from netoffload.lab.testbed import Testbed, list_runs
+from netoffload.lab.testbed.stream import Payload
 from netoffload.netlink import NETNS_DIR
 
 pytestmark = pytest.mark.netns

@@ -15,7 +15,7 @@ from commands import forked
 
 from netoffload.errors import RunError
 from netoffload.lab.testbed import Testbed, run_ranks
-from netoffload.lab.testbed.launch_backends import ENV_OPENMPI, find_openmpi
+from netoffload.lab.testbed.launch import ENV_OPENMPI, find_openmpi
 from netoffload.lab.testbed.processes import marked
 from netoffload.netlink import netns_exists
 

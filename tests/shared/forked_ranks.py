@@ -10,10 +10,10 @@ import pytest
 from commands import CLI, PYTHONPATH
 
 from netoffload.lab.bench.allreduce import IMPORTED as OF_RANKS
-from netoffload.lab.testbed import prepared_ranks, stream
-from netoffload.lab.testbed.forks import NIC_IMPORTS
+from netoffload.lab.testbed import prepared_ranks
+from netoffload.lab.testbed.nics import NIC_IMPORTS
 
-IMPORTED: Final = (*OF_RANKS, *NIC_IMPORTS, *stream.IMPORTS, "netoffload.methods", CLI)
+IMPORTED: Final = (*OF_RANKS, *NIC_IMPORTS, "netoffload.methods", CLI)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ experiment       what it measures
 ``thresholds``   the threshold of each threshold method
 ===============  ======================================================================================================
 
-``nic`` sends checked streams and ping-pongs (``throughput``; ``endpoint`` runs at either end), counts the CPU time
+``nic`` sends checked streams and ping-pongs (``throughput``; both ends run ``testbed.stream_end``), counts the CPU time
 (``cpu_time``) and makes figures of them (``nic_report``). ``vectors`` has the floats that experiments compress.
 ``jobs`` lists what ranks can be started for, and has what they leave. ``advice_measure`` and ``advice_codecs`` measure
 what ``netoffload advise`` predicts from (``netoffload.lab.models.advice``).

@@ -33,7 +33,7 @@ from netoffload.lab.declared import Column, Finding, Progress, Table, mega, numb
 from netoffload.lab.models.cost.exchange import least_s
 from netoffload.lab.results import decode_dataclass
 from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks, run_ranks
-from netoffload.lab.testbed.forks import NIC_IMPORTS
+from netoffload.lab.testbed.nics import NIC_IMPORTS
 
 UNTIMED_CALLS: Final = 2
 """Calls before the timed ones: one is checked, one warms up."""
@@ -46,7 +46,7 @@ IMPORTED: Final = (
     "netoffload.collectives.samples",
     "netoffload.transport.rounds.driver:prepare",
 )
-"""What the ranks of all contenders import; see :mod:`netoffload.lab.testbed.fork_server`."""
+"""What the ranks of all contenders import; see :mod:`netoffload.lab.testbed.forks`."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ _NEED_MPI: Final = "ranks need MPICH and mpi4py: pip install 'netoffload[mpi]'"
 
 def lacks_mpich() -> str | None:
     """Return what this machine lacks to start ranks with MPICH; None: nothing."""
-    from netoffload.lab.testbed.launch_backends import find_mpiexec
+    from netoffload.lab.testbed.launch import find_mpiexec
 
     return None if find_spec("mpi4py") and find_mpiexec() else _NEED_MPI
 
@@ -41,7 +41,7 @@ class Job:
 
 
 def _lacks_openmpi() -> str | None:
-    from netoffload.lab.testbed.launch_backends import find_openmpi
+    from netoffload.lab.testbed.launch import find_openmpi
 
     if find_spec("mpi4py") is None:
         return _NEED_MPI

@@ -28,19 +28,13 @@ from netoffload.errors import NetOffloadError, RunError
 from netoffload.lab.bench import nic_report, vpn_peers
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import NicBenchSettings
-from netoffload.lab.bench.throughput import (
-    Payload,
-    StreamResult,
-    nic_pids,
-    round_trips_us,
-    run_stream,
-    write_payload,
-)
+from netoffload.lab.bench.throughput import StreamResult, nic_pids, round_trips_us, run_stream
 from netoffload.lab.bench.vectors import gaussian, of_file
 from netoffload.lab.declared import Progress
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
 from netoffload.lab.testbed.build import check_root
-from netoffload.lab.testbed.forks import NIC_IMPORTS
+from netoffload.lab.testbed.nics import NIC_IMPORTS
+from netoffload.lab.testbed.stream import Payload, write_payload
 
 BLOCK_OCTETS: Final = 4 * 1024 * 1024
 """Length of the block that streams repeat: too long for a compressor of frames to notice, short for the cache."""

@@ -14,7 +14,8 @@ from netoffload.lab.bench import nic_report, vpn_peers
 from netoffload.lab.bench.experiment import Contender
 from netoffload.lab.bench.nic import Measured, Stage
 from netoffload.lab.bench.settings import NicBenchSettings
-from netoffload.lab.bench.throughput import Payload, StreamResult
+from netoffload.lab.bench.throughput import StreamResult
+from netoffload.lab.testbed.stream import Payload
 
 PAYLOAD = Payload(4096, 4.5, Path("sent.bin"), Path("rounded.bin"))
 PEER = "openvpn-lz4"
