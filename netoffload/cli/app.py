@@ -41,6 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="A smart NIC that compresses gradients, in user space: emulate it, train over it, measure it.",
 )
+KnownCommands.app = app
 
 WIDTH_IN_FILES: Final = 200
 """Width of lines, in characters, if the output is no terminal: enough for every table."""

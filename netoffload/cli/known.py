@@ -41,7 +41,13 @@ def lab_offer(name: str) -> Any:
 
 
 class KnownCommands(TyperGroup):
-    """Commands that are only names and summaries until a user calls them."""
+    """Commands that are only names and summaries until a user calls them.
+
+    Attributes:
+        app: gets the commands as their modules are imported.
+    """
+
+    app: typer.Typer
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -53,12 +59,10 @@ class KnownCommands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, imported."""
         if cmd_name in self._known and cmd_name not in self._imported:  # some commands of a group may be imported
-            from netoffload.cli.app import app
-
             for module in self._known[cmd_name]["modules"]:
                 importlib.import_module(module)
             whole = {name for name, said in self._known.items() if sys.modules.keys() >= set(said["modules"])}
-            made = typer.main.get_group(app).commands
+            made = typer.main.get_group(self.app).commands
             self.commands.update({name: made[name] for name in whole})
             self._imported |= whole
         return self.commands.get(cmd_name)
@@ -95,10 +99,8 @@ def import_all() -> None:
 
 def commands_text(package: str) -> str:
     """Return the content of a package's ``commands.json``, made from the commands in its modules."""
-    from netoffload.cli.app import app
-
     import_all()
-    found = typer.main.get_group(app).commands.items()
+    found = typer.main.get_group(KnownCommands.app).commands.items()
     rows = {name: _row(one) for name, one in found if one.callback is not None}  # the others are in the file only
     lines = [
         f"{json.dumps(name)}: {json.dumps(row)}"

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from netoffload.config import format_rate
 from netoffload.errors import NetOffloadError, RunError
 from netoffload.lab.bench import nic_report, vpn_peers
 from netoffload.lab.bench.experiment import Contender, take_turns
+from netoffload.lab.bench.nic_report import Measured, Stage
 from netoffload.lab.bench.settings import NicBenchSettings
 from netoffload.lab.bench.throughput import StreamResult, nic_pids, round_trips_us, run_stream
 from netoffload.lab.bench.vectors import gaussian, of_file
@@ -34,7 +34,7 @@ from netoffload.lab.declared import Progress
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
 from netoffload.lab.testbed.build import check_root
 from netoffload.lab.testbed.nics import NIC_IMPORTS
-from netoffload.lab.testbed.stream import Payload, write_payload
+from netoffload.lab.testbed.stream import write_payload
 
 BLOCK_OCTETS: Final = 4 * 1024 * 1024
 """Length of the block that streams repeat: too long for a compressor of frames to notice, short for the cache."""
@@ -82,29 +82,6 @@ WAYS: Final = {
 """All ways, in the order in which they take turns."""
 UNSHAPED_ONLY: Final = ("kernel", "bypass_kernel")
 """Ways that are measured unshaped only: over a shaped link they would fill the wire as ``bypass`` does."""
-
-
-@dataclass
-class Stage:
-    """One rate of the wires (None: unshaped): testbeds by kind, and what takes turns on them.
-
-    Samples of ``contenders`` are streams, those of ``pings`` round-trip times in microseconds.
-    """
-
-    rate_bps: int | None
-    payload: Payload
-    beds: dict[str, Testbed]
-    contenders: dict[str, Contender[StreamResult]] = field(default_factory=dict)
-    pings: dict[str, Contender[list[float]]] = field(default_factory=dict)
-
-
-@dataclass
-class Measured:
-    """The finished stages, and the load before the first one."""
-
-    unshaped: Stage | None = None
-    shaped: list[Stage] = field(default_factory=list)
-    load_before: float = field(default_factory=lambda: os.getloadavg()[0])
 
 
 class NicBench:

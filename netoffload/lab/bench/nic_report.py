@@ -27,20 +27,20 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from netoffload.environment import cpu_model, system_versions
 from netoffload.lab.bench import vpn_peers
+from netoffload.lab.bench.experiment import Contender
 from netoffload.lab.bench.settings import NicBenchSettings
 from netoffload.lab.bench.throughput import StreamResult, percentile
 from netoffload.lab.declared import Column, Finding, Table, left_out, words
 from netoffload.lab.results import Spread
+from netoffload.lab.testbed import Testbed
+from netoffload.lab.testbed.stream import Payload
 from netoffload.nic_options import NicSettings
-
-if TYPE_CHECKING:
-    from netoffload.lab.bench.nic import Measured, Stage
 
 FULL_SHARE: Final = 0.95
 """Busy share of the time from which on a link or the cores count as full."""
@@ -53,6 +53,29 @@ TAGGED: Final = ("coalesced", "coalesced_ipcomp", "per_segment", "coalesced_keye
 
 Streams = Sequence[StreamResult]
 """The streams of one contender in one stage, at least one."""
+
+
+@dataclass
+class Stage:
+    """One rate of the wires (None: unshaped): testbeds by kind, and what takes turns on them.
+
+    Samples of ``contenders`` are streams, those of ``pings`` round-trip times in microseconds.
+    """
+
+    rate_bps: int | None
+    payload: Payload
+    beds: dict[str, Testbed]
+    contenders: dict[str, Contender[StreamResult]] = field(default_factory=dict)
+    pings: dict[str, Contender[list[float]]] = field(default_factory=dict)
+
+
+@dataclass
+class Measured:
+    """The finished stages, and the load before the first one."""
+
+    unshaped: Stage | None = None
+    shaped: list[Stage] = field(default_factory=list)
+    load_before: float = field(default_factory=lambda: os.getloadavg()[0])
 
 
 @dataclass(frozen=True)

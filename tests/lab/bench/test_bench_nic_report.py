@@ -12,7 +12,7 @@ import pytest
 
 from netoffload.lab.bench import nic_report, vpn_peers
 from netoffload.lab.bench.experiment import Contender
-from netoffload.lab.bench.nic import Measured, Stage
+from netoffload.lab.bench.nic_report import Measured, Stage
 from netoffload.lab.bench.settings import NicBenchSettings
 from netoffload.lab.bench.throughput import StreamResult
 from netoffload.lab.testbed.stream import Payload
