@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 import typer
-from commands import PYTHONPATH, netoffload
-from documented import PAGES, ROOT, SHELL, Block, blocks, blocks_of, calls, has_placeholders, is_like, spans, typed
 from typer.core import TyperCommand
 
 from netoffload.cli.app import app
@@ -25,6 +23,20 @@ from netoffload.cli.known import import_all
 from netoffload.errors import SystemRefusedError, UsageError
 from netoffload.lab.reports.table import QUANTITIES
 from netoffload_daemon.arguments import parse_arguments
+from tests.shared.commands import PYTHONPATH, netoffload
+from tests.shared.documented import (
+    PAGES,
+    ROOT,
+    SHELL,
+    Block,
+    blocks,
+    blocks_of,
+    calls,
+    has_placeholders,
+    is_like,
+    spans,
+    typed,
+)
 
 BLOCKS = blocks()
 DOORS = (

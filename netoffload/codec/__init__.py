@@ -72,8 +72,9 @@ AVX2's tables); for ``sparse`` those of ``groups``, ``groups_avx2`` or ``groups_
 ``packed``, ``packed_avx2`` or ``packed_avx512``; for codecs without tags those of ``fixed``. All groups share
 ``escapes``. ``bursts`` is the contract of all kernels, ``base`` the interface for whole arrays; the registry is here.
 
-Checks: ``verify`` sends every float32 through kernels and oracle; ``fuzz`` sends payloads into the decoder at the edge
-of memory. ``netoffload.lab.bench`` measures speed, ratio and error. ``netoffload.compiled`` sets up Numba.
+Checks: ``verify`` sends drawn floats through kernels and oracle; ``tests/fuzz`` sends every float32, and payloads into
+the decoder at the edge of memory. ``netoffload.lab.bench`` measures speed, ratio and error. ``netoffload.compiled``
+sets up Numba.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH, ROOT
 
 from netoffload.errors import EXTRAS
+from tests.shared.commands import PYTHONPATH, ROOT
 
 WITHOUT = str(Path(__file__).with_name("programs") / "without_package.py")
 RUNS = str(ROOT / "docs/lab/hdc-mnist-100mbit.jsonl")

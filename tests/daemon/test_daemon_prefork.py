@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH
 
 from netoffload.errors import TestbedError
 from netoffload.lab.testbed.nic_loader import NicLoader
+from tests.shared.commands import PYTHONPATH
 
 MARK = "NETOFFLOAD_TEST=prefork"
 

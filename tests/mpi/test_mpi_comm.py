@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from forked_ranks import forks_of
 
 from netoffload.lab.testbed.fork_client import RANK_ENV
 from netoffload.lab.testbed.forks import python_argv
 from netoffload.lab.testbed.launch_backends import OPENMPI_LOCAL_ENV, find_openmpi
+from tests.shared.forked_ranks import forks_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs")

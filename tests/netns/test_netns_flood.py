@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from netoffload.engine.flows import SLOTS
-from netoffload.lab.testbed.soak import nft_path
+from tests.soak import nft_path
 
 pytestmark = [
     pytest.mark.netns,

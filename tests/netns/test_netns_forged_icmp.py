@@ -13,7 +13,7 @@ import pytest
 
 from netoffload.control import request
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.lab.testbed.soak import Values, measure_path, nft_path, routed
+from tests.soak import Values, measure_path, nft_path, routed
 
 pytestmark = [pytest.mark.netns, pytest.mark.slow]
 

@@ -97,20 +97,8 @@ def test_ranks_order_close_disagree_wait_train_and_die_as_torch_expects() -> Non
 
 @pytest.mark.slow
 def test_every_call_agrees_with_gloo_and_a_killed_rank_is_named() -> None:
-    words = [
-        "-m",
-        "netoffload",
-        "verify",
-        "torch",
-        "-n",
-        str(SIZE),
-        "--quick",
-        "--dtype",
-        "bfloat16",
-        "--dtype",
-        "int64",
-    ]
-    record = json.loads(_run(*words, "--json"))
+    words = ["-n", str(SIZE), "--quick", "--dtype", "bfloat16", "--dtype", "int64"]
+    record = json.loads(_run("-m", "tests.torch.beside_gloo", *words))
     assert record["holds"]
     assert {row["dtype"] for row in record["rows"]} == {"bfloat16", "int64"}
     assert len({row["call"] for row in record["rows"]}) > 30

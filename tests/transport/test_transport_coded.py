@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcp_ranks import Watched, run_tcp
 
 from netoffload import codec
 from netoffload.codec import CodecId
@@ -45,6 +44,7 @@ from netoffload.transport.info import NicAccount
 from netoffload.transport.listening import Listeners
 from netoffload.transport.plane import what_stays_raw
 from netoffload.transport.wiring import wire_up
+from tests.transport.tcp_ranks import Watched, run_tcp
 
 ROUNDED = Quantiser(CodecId.BOUNDED, 10)
 BOUNDED, INCEPTIONN = Precision("bounded", 10), Precision("inceptionn", 10)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tcp_ranks import die, part, run_tcp, wait_less
 
 from netoffload import codec
 from netoffload.collectives import (
@@ -40,6 +39,7 @@ from netoffload.transport.info import NicAccount
 from netoffload.transport.lanes import CALL_LANES, Lane
 from netoffload.transport.listening import Listeners
 from netoffload.transport.plane import DataPlane, Settings
+from tests.transport.tcp_ranks import die, part, run_tcp, wait_less
 
 
 def values_of(rank: int, count: int) -> Float32Array:

@@ -12,9 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frame_fuzz import a_frame, fuzz
-from stores import MemoryStore
-from tcp_ranks import run_tcp
 
 from netoffload.collectives import barrier
 from netoffload.collectives.transfer import octets_of
@@ -27,6 +24,9 @@ from netoffload.transport.frames import MAX_TEXT_OCTETS, MESSAGE_FLOATS_MAX, Fra
 from netoffload.transport.mailbox import Mailbox, Message, Receive
 from netoffload.transport.requests import Request
 from netoffload.transport.watch import AHEAD_MAX
+from tests.transport.frame_fuzz import a_frame, fuzz
+from tests.transport.stores import MemoryStore
+from tests.transport.tcp_ranks import run_tcp
 
 SIZE = 3
 

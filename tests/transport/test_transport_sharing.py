@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcp_ranks import die, wait_less
 
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
@@ -30,6 +29,7 @@ from netoffload.transport import (
 from netoffload.transport.driver import prepare
 from netoffload.transport.frames import Frame, Kind
 from netoffload.transport.requests import Request
+from tests.transport.tcp_ranks import die, wait_less
 
 SIZE = 3
 

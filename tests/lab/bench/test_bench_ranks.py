@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import PYTHONPATH
-from forked_ranks import _forks  # noqa: F401
 
 from netoffload.config import ENV_OFFLOAD
 from netoffload.lab.testbed.forks import ENV_FORK_SERVER, python_argv
 from netoffload.lab.testbed.launch_backends import find_mpiexec
+from tests.shared.commands import PYTHONPATH
+from tests.shared.forked_ranks import _forks  # noqa: F401
 
 pytestmark = pytest.mark.mpi
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_models_hardware import check_there_and_back, floats, near_one, nothing, seen, whole
 
 from netoffload.codec.reference import pack_groups
 from netoffload.compiled.arrays import Float32Array, Uint8Array
@@ -20,6 +18,8 @@ from netoffload.lab.models.hardware import Wait, paced
 from netoffload.lab.models.hardware.blocks import blocks_of
 from netoffload.lab.models.hardware.groups import ALIGNMENT_BITS
 from netoffload.lab.models.hardware.ports import beats_of
+from tests.lab.models.test_models_hardware import check_there_and_back, floats, near_one, nothing, seen, whole
+from tests.shared.example_counts import examples
 
 many_words = st.lists(st.one_of(st.just(0), near_one, st.just(0x3FC00000)), max_size=200)
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH
 
 from netoffload.lab.testbed.fork_client import RANK_ENV
 from netoffload.lab.testbed.forks import ENV_FORK_SERVER, ForkServer, prepared_ranks, python_argv
 from netoffload.lab.training.rank_imports import IMPORTED
+from tests.shared.commands import PYTHONPATH
 
 DEADLINE_S = 20
 OWN_ENV = {"PATH": os.defpath, **RANK_ENV}

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from netoffload.codec import get
-from netoffload.lab.testbed.soak import SoakResult, Values, draw_options, draw_values
-from netoffload.lab.testbed.soak.endpoint import Judge
-from netoffload.lab.testbed.soak.options import BLOCK_VALUES, DISTRIBUTIONS
+from tests.soak import SoakResult, Values, draw_options, draw_values
+from tests.soak.endpoint import Judge
+from tests.soak.options import BLOCK_VALUES, DISTRIBUTIONS
 
 SENT = draw_values("gradients", 1000, 1)
 ROUNDED = get("bounded").round_trip(SENT, 10)
