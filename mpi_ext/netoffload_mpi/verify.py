@@ -47,46 +47,45 @@ CALLS: Final[dict[str, Callable[[Float32Array, Float32Array, int], tuple[Any, ..
 """The arguments of each call, from this rank's values, a vector for the result that begins with them, and the ranks."""
 
 
-def one_round(count: int, codec: str, bound_k: int, seed: int, timeout_s: float) -> dict[str, Any]:
+def one_round(count: int, seed: int, timeout_s: float, offload: Offload | None = None) -> dict[str, Any]:
     """Make every call on vectors of about ``count`` floats; return the record, the same on every rank.
-
-    ``codec`` and ``bound_k`` count where no NIC names its own.
 
     Raises:
         CollectiveError: a rank is lost, or ranks disagree.
     """
-    has_nic = bool(os.environ.get(ENV_CONTROL))
-    with CompComm(MPI.COMM_WORLD, timeout_s=timeout_s) as world:
-        precision, offload = world.precision(), world.offload()
-        if precision is not None:
-            codec, bound_k = precision.codec, precision.bound_k
+    with CompComm(MPI.COMM_WORLD, timeout_s=timeout_s, offload=offload) as world:
         rank, size = world.rank, world.size
         count = -(-count // size) * size
         own = whole_numbers(rank, count, seed)
         wrong: dict[str, str] = {}
         for name, arguments in CALLS.items():
             results = []
-            for method in (MPI.COMM_WORLD, name), (world, f"{name}_comp"), (world, f"I{name.lower()}_comp"):
+            # mpi4py's own comes last: it would wait for ever for a rank that is missing.
+            for method in (world, f"{name}_comp"), (world, f"I{name.lower()}_comp"), (MPI.COMM_WORLD, name):
                 into = own.copy()
                 request = getattr(*method)(*arguments(own, into, size))
                 if request is not None:
                     request.Wait()
                 results.append(into)
-            wrong[name] = _difference(results[1], results[0]) or _difference(results[2], results[0])
+            wrong[name] = _difference(results[0], results[2]) or _difference(results[1], results[2])
         into = own.copy()
         world.Sendrecv_comp(own, (rank + 1) % size, 0, into, (rank - 1) % size, 0)
         wrong["Sendrecv"] = _difference(into, whole_numbers((rank - 1) % size, count, seed))
-    with CompComm(MPI.COMM_WORLD, codec, bound_k, timeout_s, offload=offload) as world:
-        is_coded = offload is Offload.INLINE or (offload is Offload.NIC and has_nic)
-        wrong["Allreduce, as the codec rounds"] = _coded_sum(world, count, seed, is_coded=is_coded)
-        record = {"ranks": size, "floats": count, "has_nic": has_nic, "offload": offload, "codec": codec, "k": bound_k}
-        told = world.allgather(wrong)
+        wrong["Allreduce, as the codec rounds"] = _coded_sum(world, count, seed)
+        told, precision = world.allgather(wrong), world.precision()
+        codec = "none" if precision is None else f"{precision.codec}:{precision.bound_k}"
+        record = {"ranks": size, "floats": count, "has_nic": _has_nic(), "offload": world.offload(), "codec": codec}
     where = {name: [f"rank {at}: {one[name]}" for at, one in enumerate(told) if one[name]] for name in wrong}
     return {"wrong": where, **record, "versions": system_versions(MPI.Get_library_version())}
 
 
-def _coded_sum(world: CompComm, count: int, seed: int, *, is_coded: bool) -> str:
-    precision = world.precision()
+def _has_nic() -> bool:
+    return bool(os.environ.get(ENV_CONTROL))
+
+
+def _coded_sum(world: CompComm, count: int, seed: int) -> str:
+    precision, offload = world.precision(), world.offload()
+    is_coded = offload is Offload.INLINE or (offload is Offload.NIC and _has_nic())
 
     def rounded(values: Float32Array) -> Float32Array:
         after = values.copy()

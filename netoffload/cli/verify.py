@@ -12,7 +12,7 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import app, console, need, notes, progress_bar
-from netoffload.cli.codec_options import Bound, Codecs, NicCodec
+from netoffload.cli.codec_options import Bound, Codecs
 from netoffload.errors import NetOffloadError
 
 MISMATCH: Final = 1
@@ -71,8 +71,9 @@ def verify_codec(
 @verify_app.command("collectives")
 def verify_collectives(
     count: Annotated[str, typer.Option(help="Floats of a vector: 7, 200k, 1M.")] = "200k",
-    codec: NicCodec = "inceptionn",
-    bound: Bound = config.BOUND_K_DEFAULT,
+    offload: Annotated[
+        config.Offload | None, typer.Option(help="Who compresses.", show_default="$NETOFFLOAD_OFFLOAD, else auto")
+    ] = None,
     seed: Seed = 1,
     timeout: Annotated[float, typer.Option(help="Silence in seconds after which a rank is lost.")] = 60.0,
     as_json: AsJson = False,
@@ -83,13 +84,11 @@ def verify_collectives(
     compares CompComm with mpi4py, and sums through codecs with their
     definition. Under torchrun --no-python it compares the backend of
     torch.distributed with gloo. The command ends with exit code 1 at a
-    difference. --codec and --bound count for ranks without a NIC.
+    difference.
 
     Example: netoffload verify collectives --count 1M
     """
     wanted = config.parse_count(count)
-    config.check_choice("codec", codec, config.CODECS)
-    config.check_bound_k(bound)
     config.check_timeout_s(timeout)
     if OF_TORCHRUN in os.environ:
         need("torch")
@@ -103,7 +102,7 @@ def verify_collectives(
 
         rank = MPI.COMM_WORLD.rank
         try:
-            record = one_round(wanted, codec, bound, seed, timeout)
+            record = one_round(wanted, seed, timeout, offload)
         except NetOffloadError as error:
             notes.print(f"netoffload: rank {rank}: {error}", soft_wrap=True, highlight=False, markup=False)
             MPI.COMM_WORLD.Abort(error.exit_code)  # or the launcher would wait for ranks that wait for this one

@@ -173,3 +173,21 @@ def test_options_that_the_backend_does_not_have_are_refused() -> None:
             options.refuse_all_but(BACKEND, "the backend", "it sees no layers or steps; use CompressionState")
     with pytest.raises(UsageError, match="must be BackendOptions, not dict"):
         create(None, {"codec": "packed"})
+
+
+@pytest.mark.slow
+def test_one_round_over_the_ranks_of_torchrun_is_compared_with_gloo() -> None:
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    program = str(Path(__file__).with_name("programs") / "verify_round.py")
+    record = json.loads(_run(*launch, program))
+    assert (record["ranks"], record["numbers"]) == (2, 1000)
+    assert len(record["wrong"]) == 14
+    assert not any(record["wrong"].values())
+    broken = [sys.executable, "-W", "ignore", *launch, program, "broken"]
+    done = subprocess.run(broken, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 1
+    wrong = json.loads(done.stdout)["wrong"]
+    said = ["rank 1: 1 of 1000 values differ"]
+    assert {name: texts for name, texts in wrong.items() if texts} == dict.fromkeys(
+        ("all_reduce of float32", "all_reduce of int64"), said
+    )

@@ -1,6 +1,6 @@
 """``netoffload verify collectives`` whose rank 0 has a method that gives a wrong value: ``verify_broken METHOD WORDS``.
 
-Without a name rank 0 stops before its first call.
+Without a name rank 0 stops before its second call.
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ if __name__ == "__main__":
     if MPI.COMM_WORLD.rank == 0 and name:
         setattr(CompComm, name, functools.partialmethod(wrong, right=getattr(CompComm, name)))
     elif MPI.COMM_WORLD.rank == 0:
-        CALLS["Allreduce"] = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore[assignment]
+        CALLS["Reduce"] = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore[assignment]
     main()
