@@ -41,20 +41,18 @@ from tests.shared.documented import (
 BLOCKS = blocks()
 DOORS = (
     "netoffload.lab.testbed.build.check_root",
-    "netoffload.lab.testbed.run_local_ranks",
     "netoffload.lab.cli.bench_command.progress_bar",
     "netoffload.lab.cli.reproduce.progress_bar",
     "netoffload.lab.cli.training_runs.progress",
-    "netoffload.lab.cli.verify.progress_bar",
-    "netoffload.lab.cli.verify_soak.progress_bar",
+    "netoffload.cli.verify.progress_bar",
 )
 """What every command goes through that builds, trains or measures, behind all that it checks."""
 
 CHECKED_BEHIND_THE_PARSER = ("bench", "demo", "model", "reproduce", "run", "train", "up", "verify")
 """Commands with values that they check themselves, in front of these doors."""
 
-WITHOUT_A_DOOR = (["verify", "group"], ["verify", "torch"])
-"""These start processes of their own."""
+WITHOUT_A_DOOR = (["verify", "collectives"],)
+"""These need a launcher."""
 
 AT_THE_DOOR = "this far, and no further"
 

@@ -1,4 +1,4 @@
-"""``netoffload verify collectives`` under torchrun; with a word, rank 1's sums are wrong: ``verify_round.py [broken]``."""
+"""``netoffload verify collectives`` under torchrun; ``verify_round.py broken`` with wrong sums."""
 
 from __future__ import annotations
 
