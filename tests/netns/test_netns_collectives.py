@@ -40,6 +40,13 @@ def test_every_call_through_nics_is_the_codecs_arithmetic(nic_bed: Testbed) -> N
     assert record["cases"] > 300
 
 
+def test_one_round_through_nics_is_right(nic_bed: Testbed) -> None:
+    program = ["-m", "netoffload", "verify", "collectives", "--count", "50000", "--json"]
+    record = json.loads(run_ranks(nic_bed, range(4), program, timeout_s=60, capture_stdout=True).stdout)
+    assert not any(record["wrong"].values())
+    assert (record["ranks"], record["has_nic"], record["offload"], record["codec"]) == (4, True, "nic", "inceptionn:10")
+
+
 def test_compression_that_is_required_and_missing_is_an_error(plain_bed: Testbed) -> None:
     words = ["python", str(PROGRAMS / "sum_or_say_why.py")]
     required = {"NETOFFLOAD_REQUIRE": "1", "NETOFFLOAD_OFFLOAD": "nic"}
