@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quick_cases import NIGHT
 
 from netoffload.engine.flows import SLOTS
+from tests.shared.quick_cases import NIGHT
 from tests.soak import nft_path
 
 pytestmark = [
