@@ -24,11 +24,7 @@ HELP = {
 
 
 def run(asked: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
-    """Return what to tell, and what is wrong.
-
-    Raises:
-        NetOffloadError: a result is wrong, or something else than a number was asked for.
-    """
+    """Return what to tell, and what is wrong."""
     if asked.what in FUZZERS:
         with shown_progress(asked.what, asked.count) as show:
             tally = fuzz(FUZZERS[asked.what], asked.count, asked.seed, asked.jobs, show)

@@ -25,12 +25,7 @@ BATCHES_PER_TASK: Final = 32
 def fuzz(
     fuzzer: Fuzzer, count: int, seed: int, jobs: int | None, on_progress: Callable[[int], None] = lambda _done: None
 ) -> Tally:
-    """Try ``count`` payloads or frames over several processes; ``on_progress`` gets the number that is done.
-
-    Raises:
-        UsageError: less than one, or a negative seed.
-        RunError: a result is wrong, or a process crashed.
-    """
+    """Try ``count`` payloads or frames over several processes; ``on_progress`` gets the number that is done."""
     if count < 1 or seed < 0:
         raise UsageError(f"{count} from seed {seed}: use at least 1, and a seed from 0 on")
     step = BATCH * BATCHES_PER_TASK

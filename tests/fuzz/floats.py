@@ -81,10 +81,6 @@ def verify(
         count: number of bit patterns.
         jobs: processes; None for one per core.
         on_progress: called with the number of patterns checked so far.
-
-    Raises:
-        UsageError: no such codec, bound or range.
-        RunError: a process crashed.
     """
     get(name)
     check_bound_k(bound_k)

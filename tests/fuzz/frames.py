@@ -129,11 +129,7 @@ class Memory(NamedTuple):
 
 
 def make_memory() -> Memory:
-    """Return guarded memory.
-
-    Raises:
-        SystemRefusedError: the kernel does not protect the pages.
-    """
+    """Return guarded memory."""
 
     def octets(length: int) -> Uint8Array:
         return guarded_octets(length)[-length:]
@@ -164,11 +160,7 @@ def make_memory() -> Memory:
 
 
 def fuzz_batches(seed: int, first_batch: int, count: int) -> Tally:
-    """Send ``count`` frames through the engine in this process; return by how much each outcome's counter grew.
-
-    Raises:
-        RunError: no counter or more than one accounts for a frame, or a result is impossible.
-    """
+    """Send ``count`` frames through the engine in this process; return by how much each outcome's counter grew."""
     memory, samples, handshakes = make_memory(), make_samples(), make_handshakes()
     authenticators = [Authenticator(key) for key in (None, None, None, bytes(KEY_LEN))]
     for number, start in enumerate(range(0, count, BATCH), first_batch):

@@ -43,11 +43,7 @@ _ORDER: Final = (*BOUNDED_BY_K, *BOUNDED_BY_K, *CODECS)
 
 
 def fuzz_batches(seed: int, first_batch: int, count: int) -> Tally:
-    """Decode ``count`` payloads in this process: batch ``first_batch`` and those after it.
-
-    Raises:
-        RunError: a status or a float is wrong.
-    """
+    """Decode ``count`` payloads in this process: batch ``first_batch`` and those after it."""
     payload = guarded_octets(MAX_LEN + DECODE_SLACK)
     targets = guarded_octets(-(-MAX_COUNT // LANES) * BURST_LEN), guarded_octets(-(-MAX_COUNT // LANES) * BURST_LEN)
     accepted = 0

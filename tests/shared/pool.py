@@ -28,10 +28,6 @@ def in_order(function: Callable[..., T], tasks: Iterable[tuple[Any, ...]], jobs:
         function: a function at the top of a module, so that a new process finds it.
         tasks: their arguments; all are queued at once.
         jobs: processes; None for one per core that this process may use.
-
-    Raises:
-        UsageError: fewer than one process.
-        RunError: a process ended without an answer, as it does if a kernel runs past its arrays.
     """
     jobs = len(os.sched_getaffinity(0)) if jobs is None else jobs
     if jobs < 1:

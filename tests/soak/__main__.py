@@ -22,11 +22,7 @@ BY_SEED = ("inceptionn", "bounded", "packed")
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Build two nodes, disturb their flows, print what was found, also after an interruption; return the exit code.
-
-    Raises:
-        NetOffloadError: a testbed cannot be built, or the kernel refused something.
-    """
+    """Build two nodes, disturb their flows, print what was found, also after an interruption; return the exit code."""
     started_s = time.monotonic()
     nic = NicSettings(asked.codec, asked.bound, encapsulation=asked.encapsulation, host=asked.host)
     with contextlib.ExitStack() as stack:

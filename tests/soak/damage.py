@@ -71,11 +71,7 @@ class DamagedSwitch:
         self.held_frames = 0
 
     def __enter__(self) -> DamagedSwitch:
-        """Make the way through the holder and start the thread that holds frames.
-
-        Raises:
-            SystemRefusedError: nft is missing, or the kernel refused.
-        """
+        """Make the way through the holder and start the thread that holds frames."""
         if nft_path() is None:
             raise SystemRefusedError("the program nft is missing: install the package nftables")
         with Namespace.open(self._plan.switch_netns) as switch:
@@ -106,11 +102,7 @@ class DamagedSwitch:
                 remove_link(switch, f"hold{index}")
 
     def set_damage(self, damage: Damage) -> None:
-        """Damage frames as ``damage`` says from this call on; without a share above 0 there is no rule.
-
-        Raises:
-            SystemRefusedError: nft refused.
-        """
+        """Damage frames as ``damage`` says from this call on; without a share above 0 there is no rule."""
         rules = ["add table netdev soak", "delete table netdev soak"]
         if damage != Damage():
             rules.append("add table netdev soak")
@@ -150,11 +142,7 @@ class DamagedSwitch:
 
 
 def run_nft(netns: str, rules: str) -> None:
-    """Apply rules of nft in a namespace, all of them or none.
-
-    Raises:
-        SystemRefusedError: nft is missing or refused; the message has its first line.
-    """
+    """Apply rules of nft in a namespace, all of them or none."""
     program = nft_path()
     if program is None:
         raise SystemRefusedError("the program nft is missing: install the package nftables")

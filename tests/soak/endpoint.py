@@ -102,11 +102,7 @@ class Writer:
         self.sent_octets = 0
 
     def run(self, stream: socket.socket) -> None:
-        """Send everything and end the stream.
-
-        Raises:
-            OSError: the connection broke.
-        """
+        """Send everything and end the stream."""
         options, draw = self._options, self._random
         started_s, writes = time.monotonic(), 0
         while (left := options["octets"] - self.sent_octets) > 0 and not self._stopped.is_set():

@@ -84,11 +84,7 @@ class Events:
             self.missing.append("ethtool is missing: segmentation offload of the wires stays on")
 
     def next(self) -> tuple[str, str]:
-        """Let the next event happen; return its kind and its details.
-
-        Raises:
-            SystemRefusedError: the kernel refused, or a NIC did not start again.
-        """
+        """Let the next event happen; return its kind and its details."""
         kinds = list(self._events)
         kind = self._draw.choices(kinds, [self._events[name][0] for name in kinds])[0]
         return kind, self._events[kind][1]()
@@ -179,11 +175,7 @@ class Events:
 
 
 def ip(*words: str) -> str:
-    """Run ip(8) and return what it prints.
-
-    Raises:
-        SystemRefusedError: it failed; the message has its words and its first line.
-    """
+    """Run ip(8) and return what it prints."""
     done = subprocess.run(["ip", *words], capture_output=True, text=True)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
@@ -215,11 +207,7 @@ def set_window_scaling(node: NodePlan, on: bool) -> None:
 
 
 def set_segmentation(node: NodePlan, on: bool) -> None:
-    """Switch a wire's segmentation offload on or off: off, it takes only single frames.
-
-    Raises:
-        SystemRefusedError: ethtool is missing or refused.
-    """
+    """Switch a wire's segmentation offload on or off: off, it takes only single frames."""
     program = ethtool_path()
     if program is None:
         raise SystemRefusedError("the program ethtool is missing: install the package ethtool")
@@ -242,11 +230,7 @@ def link_down(bed: Testbed, node: NodePlan) -> Iterator[None]:
 
 
 def nic_process(bed: Testbed, node: NodePlan) -> ProcessId:
-    """Return the NIC process that the run's journal names last for a node.
-
-    Raises:
-        SystemRefusedError: there is none.
-    """
+    """Return the NIC process that the run's journal names last for a node."""
     record = read_run(bed.plan.state_dir)
     found = [process for name, process in record.processes if name == f"nic {node.name}"] if record else []
     if not found:

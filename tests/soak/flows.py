@@ -139,11 +139,7 @@ class Flow:
                     process.stdin.flush()
 
     def finish(self, timeout_s: float) -> list[Found]:
-        """Wait until both ends are done, and return what they found.
-
-        Raises:
-            TimeoutError: an end was not done in this time.
-        """
+        """Wait until both ends are done, and return what they found."""
         deadline = time.monotonic() + timeout_s
         while not self.is_done:
             remaining_s = deadline - time.monotonic()
@@ -234,11 +230,7 @@ class Flow:
 
 
 def await_progress(flow: Flow, octets: int, timeout_s: float) -> None:
-    """Wait until a flow's readers have received ``octets`` together.
-
-    Raises:
-        RunError: the time is over, or the flow ended before.
-    """
+    """Wait until a flow's readers have received ``octets`` together."""
     deadline = time.monotonic() + timeout_s
     while flow.received_octets < octets:
         remaining_s = deadline - time.monotonic()
@@ -272,9 +264,6 @@ def carry(bed: Testbed, flows: Sequence[FlowOptions], values: Values, timeout_s:
         values: the files of values.
         timeout_s: time limit of all connections together.
         port: port of the first listener; the others take the next ones.
-
-    Raises:
-        RunError: a flow broke, arrived short, or did not end in time; the message has its options.
     """
     found: list[Found] = []
     with contextlib.ExitStack() as stack:

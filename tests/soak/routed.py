@@ -64,10 +64,6 @@ def routed(bed: Testbed, mtu: int, *, icmp: bool = True) -> Iterator[None]:
         bed: a running testbed.
         mtu: MTU of the link between the routers, in octets.
         icmp: the routers say if a datagram does not fit; False: nft keeps them silent.
-
-    Raises:
-        UsageError: the testbed does not have exactly two nodes.
-        SystemRefusedError: the kernel refused, it has no IPv6, or nft is missing.
     """
     plan = bed.plan
     if len(plan.nodes) != 2:
@@ -99,9 +95,6 @@ def measure_path(bed: Testbed, values: Values, octets: int, *, ipv6: bool, black
         octets: length of each stream.
         ipv6: send over IPv6.
         black_hole: let the untagged stream probe the path's MTU (RFC 4821); else it would never end.
-
-    Raises:
-        RunError: a stream broke or did not end.
     """
     n0 = bed.plan.nodes[0]
     direction = Direction(octets=octets)

@@ -105,9 +105,6 @@ class Soak:
             bed: a running testbed.
             seed: decides events and flows.
             on_round: called after every event.
-
-        Raises:
-            UsageError: the testbed does not have exactly two nodes, or has no NICs.
         """
         nic = bed.plan.settings.nic
         if nic is None or len(bed.plan.nodes) != 2:
@@ -120,11 +117,7 @@ class Soak:
         self._stack = contextlib.ExitStack()
 
     def run(self, rounds: int, flows: int = FLOWS) -> SoakResult:
-        """Let ``rounds`` events disturb ``flows`` flows at a time, and return the findings.
-
-        Raises:
-            SystemRefusedError: the kernel refused something, or a NIC did not start again.
-        """
+        """Let ``rounds`` events disturb ``flows`` flows at a time, and return the findings."""
         bed, result = self._bed, self.result
         with self._stack:
             self._stack.callback(self._end_flows)

@@ -96,9 +96,6 @@ def run(trial: Trial) -> dict[str, Any]:
 
     It has the rows, merged over ranks; further errors; by rank, the error that it raised when the last rank killed
     itself; and whether all is right.
-
-    Raises:
-        RunError: a rank ended without a result.
     """
     prepare()
     started_s = time.monotonic()

@@ -92,11 +92,7 @@ def steps(
 
 
 def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
-    """Try everything; return the record, the same on every rank.
-
-    Raises:
-        UsageError: an impossible number of ranks or size, or only some ranks have NICs.
-    """
+    """Try everything; return the record, the same on every rank."""
     ranks = asked.ranks or [size for size in {*RANKS_DEFAULT, world.size} if size <= world.size]
     sizes = list(dict.fromkeys(asked.size or SIZES_DEFAULT))
     if min(ranks) < 1 or max(ranks) > world.size or min(sizes) < 0:

@@ -27,11 +27,7 @@ Families = dict[str, dict[str, Any]]
 
 
 def lose_a_rank(asked: argparse.Namespace) -> tuple[Families, str]:
-    """Start the ranks; return what the survivors told, and what was heard of the ranks and their launcher.
-
-    Raises:
-        RunError: nothing was tried.
-    """
+    """Start the ranks; return what the survivors told, and what was heard of the ranks and their launcher."""
     heard: list[bytes] = []
     with tempfile.TemporaryDirectory(prefix="netoffload-") as name:
         folder = Path(name)
