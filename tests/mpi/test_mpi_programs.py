@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
-from netoffload.transport.requests import Request
+from netoffload.transport.messages.requests import Request
 from netoffload_mpi.requests import CompRequest
 from tests.mpi.verify.local_ranks import ThreadComm
 from tests.mpi.verify.programs import Op, Program, Sent, generate

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from netoffload.errors import RunError
-from netoffload.transport.driver import prepare
+from netoffload.transport.rounds.driver import prepare
 from tests.torch.gloo_cases import DTYPES, Case, Place, cases, objects
 
 SHAPES: Final = ((), (0,), (13,), (6, 5), (20011,))

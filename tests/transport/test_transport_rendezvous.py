@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
-from netoffload.transport.address_rendezvous import Address, AddressRendezvous, parse_addresses, read_addresses
-from netoffload.transport.agreement import VERSION, Marking, Offer, Precision
-from netoffload.transport.launchers import Attempt
-from netoffload.transport.store_rendezvous import StoreRendezvous
+from netoffload.transport.rendezvous.addresses import Address, AddressRendezvous, parse_addresses, read_addresses
+from netoffload.transport.rendezvous.agreement import VERSION, Marking, Offer, Precision
+from netoffload.transport.rendezvous.launchers import Attempt
+from netoffload.transport.rendezvous.store import StoreRendezvous
 from tests.transport.stores import MemoryStore
 
 

@@ -19,7 +19,7 @@ from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.transfer import aborting_on_error
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
-from netoffload.transport.lanes import Lane
+from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi.buffers import float_vector
 from netoffload_mpi.catalogue.rows import row
 from netoffload_mpi.lifecycle import PlaneComm

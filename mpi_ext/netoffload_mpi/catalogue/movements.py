@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from netoffload.collectives import alltoall, barrier, broadcast, gather, ring_allgather, scatter
 from netoffload.collectives.schedule import Span
@@ -12,9 +12,6 @@ from netoffload_mpi.catalogue.rows import row
 from netoffload_mpi.lifecycle import PlaneComm
 from netoffload_mpi.plane import MpiPlane
 from netoffload_mpi.plans import Place, Plan, check_root, copy, not_in_place, source_of
-
-if TYPE_CHECKING:
-    pass
 
 
 class BlocksOf(Protocol):

@@ -20,8 +20,8 @@ from netoffload.compressors import Layout, registry
 from netoffload.lab.bench.advice import Coding
 from netoffload.lab.bench.compressor_quality import SHORTEST_S, quality, speeds
 from netoffload.methods.scales import codec_rms, exponent_for, root_mean_square
-from netoffload.transport import chunks
-from netoffload.transport.agreement import Precision
+from netoffload.transport.rendezvous.agreement import Precision
+from netoffload.transport.wiring import chunks
 
 REPEATS: Final = 5
 """Repeats of everything that is timed."""

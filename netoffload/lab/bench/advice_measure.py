@@ -33,10 +33,10 @@ from netoffload.lab.bench.advice import Coding, Network, Prediction, Workload
 from netoffload.lab.bench.advice_codecs import auto_factor, coding_by, coding_of
 from netoffload.lab.bench.experiment import AllOrNothing, Finding, Progress
 from netoffload.transport import Settings, TcpExchange
-from netoffload.transport.agreement import Precision
-from netoffload.transport.driver import prepare
-from netoffload.transport.launchers import set_rank_environment
 from netoffload.transport.local_ranks import run_tcp
+from netoffload.transport.rendezvous.agreement import Precision
+from netoffload.transport.rendezvous.launchers import set_rank_environment
+from netoffload.transport.rounds.driver import prepare
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ IMPORTED: Final = (
     "netoffload.lab.bench.jobs",
     "netoffload.collectives.reference",
     "netoffload.collectives.samples",
-    "netoffload.transport.driver:prepare",
+    "netoffload.transport.rounds.driver:prepare",
 )
 """What the ranks of all contenders import; see :mod:`netoffload.lab.testbed.fork_server`."""
 

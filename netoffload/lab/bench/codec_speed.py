@@ -19,7 +19,7 @@ import numpy as np
 
 from netoffload.codec import Codec, kernels
 from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST_PAYLOAD, Middle
-from netoffload.codec.groups import GROUP
+from netoffload.codec.packed import GROUP
 from netoffload.codec_specs import BOUNDED_BY_K
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
 from netoffload.compiled.jit import inlined_with, kernel

@@ -1,4 +1,4 @@
-"""A gradient through models of the paper's 256-bit engine, or of the engine for groups (``engine.hardware``)."""
+"""A gradient through models of the paper's 256-bit engine (``lab.models.hardware``)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ LINES_BPS: Final = (10_000_000_000, 25_000_000_000, 100_000_000_000)
 CIRCUITS: Final[dict[str, type[hardware.Engine]]] = {
     "compressor, tags": hardware.Compressor,
     "decompressor, tags": hardware.Decompressor,
-    "compressor, masks": hardware.GroupCompressor,
-    "decompressor, masks": hardware.GroupDecompressor,
 }
-"""All engines, whose circuits are listed whichever one the gradient goes through."""
+"""Both engines, whose circuits are listed."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,6 @@ class Cost(Finding):
 
     engine: str
     register_bits: int
-    memory_bits: int
     width_bits: int
     multiplexers: int
     shifters: list[Shift]
@@ -205,7 +202,7 @@ def _activity(
 
 def _cost(name: str, circuit: hardware.Circuit) -> Cost:
     shifters = [Shift(**shifter._asdict()) for shifter in circuit.shifters]
-    return Cost(name, circuit.register_bits, circuit.memory_bits, circuit.width_bits, circuit.multiplexers, shifters)
+    return Cost(name, circuit.register_bits, circuit.width_bits, circuit.multiplexers, shifters)
 
 
 def _line(line_bps: int, engine_bps: float, ratio: float, clock_hz: int) -> Line:

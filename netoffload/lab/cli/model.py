@@ -29,7 +29,7 @@ def _model() -> None:
 
 @model_app.command()
 def engine(
-    codec: Annotated[str, typer.Option(help="A codec that has an engine: inceptionn, bounded, sparse.")] = "inceptionn",
+    codec: Annotated[str, typer.Option(help="A codec that has an engine: inceptionn, bounded.")] = "inceptionn",
     bound: Bound = config.BOUND_K_DEFAULT,
     clock: Annotated[str, typer.Option(help="Clock of the engine: 100MHz, 1.5GHz.")] = "100MHz",
     gradients: Annotated[
@@ -42,7 +42,7 @@ def engine(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the values drawn.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Clock a gradient through the paper's 256-bit burst engine, or through the engine for groups (sparse).
+    """Clock a gradient through the paper's 256-bit burst engine.
 
     It says what rate the compressor and the decompressor hold at this clock,
     how many cycles they stall and why, and how fast gradients then cross a
@@ -88,11 +88,11 @@ def _print_tables(found: Findings) -> None:
     console.print(lines)
     circuits = table(
         "What the engines are made of, without the blocks of the lanes",
-        ("engine", "register bits", "memory bits", "shifter bits", "multiplexers"),
+        ("engine", "register bits", "shifter bits", "multiplexers"),
         ("engine",),
     )
     for cost in found.circuits:
-        figures = (cost.register_bits, cost.memory_bits, cost.width_bits, cost.multiplexers)
+        figures = (cost.register_bits, cost.width_bits, cost.multiplexers)
         circuits.add_row(cost.engine, *map(str, figures))
     console.print(circuits)
 

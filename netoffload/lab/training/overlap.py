@@ -20,7 +20,7 @@ from collections.abc import Callable
 from netoffload.lab.training.replica import Replica
 from netoffload.methods import Bucket, GradientReducer
 from netoffload.transport import Request, wait_all
-from netoffload.transport.progress import CallQueue
+from netoffload.transport.calls import CallQueue
 
 
 class Overlap:

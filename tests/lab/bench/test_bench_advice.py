@@ -15,7 +15,7 @@ from netoffload import codec
 from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.bench import advice, advice_codecs, advice_measure
 from netoffload.lab.bench.advice import Coding, Network, Prediction, Workload
-from netoffload.transport.agreement import Precision
+from netoffload.transport.rendezvous.agreement import Precision
 from tests.shared.commands import netoffload
 
 MS = 1e-3
