@@ -1,4 +1,4 @@
-"""Random programs: a short ``netoffload verify programs``, and that it finds errors."""
+"""Random programs: a short run, and that it finds errors."""
 
 from __future__ import annotations
 
