@@ -41,7 +41,7 @@ from tests.shared.documented import (
 BLOCKS = blocks()
 DOORS = (
     "netoffload.lab.testbed.build.check_root",
-    "netoffload.lab.cli.bench_command.progress_bar",
+    "netoffload.lab.cli.bench.progress_bar",
     "netoffload.lab.cli.reproduce.progress_bar",
     "netoffload.lab.cli.training_runs.progress",
     "netoffload.cli.verify.progress_bar",
@@ -64,7 +64,7 @@ def commands_of_pages() -> dict[str, list[str]]:
         if block.language in SHELL:
             lines = [line for line, _ in [*typed(block.text, block.language), *typed(block.instead, "sh")]]
             found |= {f"{block.place} {shlex.join(words)}": words for line in lines for words in calls(line)}
-    for path in sorted(ROOT.glob("netoffload/cli/*.py")):
+    for path in sorted([*ROOT.glob("netoffload/cli/*.py"), *ROOT.glob("netoffload/lab/**/*.py")]):
         for example in re.findall(r"^\s+Examples?: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE):
             found |= {f"{path.name} {shlex.join(words)}": words for words in calls(example)}
     return found

@@ -48,11 +48,12 @@ LEVELS = {
     "netoffload.__main__": 7,
     # The wall. What stands above this line never imports what stands below.
     "netoffload.lab": 8,  # its own __init__: the map of the laboratory
+    "netoffload.lab.declared": 8,
     "netoffload.lab.record_formats": 8,
-    "netoffload.lab.models": 8,
     "netoffload.lab.results": 9,
     "netoffload.lab.testbed": 9,
     "netoffload.lab.reports": 10,
+    "netoffload.lab.models": 11,
     "netoffload.lab.training": 11,
     "netoffload.lab.bench": 12,
     "netoffload.lab.papers": 13,

@@ -20,7 +20,6 @@
 ``key``         the key of the MAC, from a file
 ``arguments``   the command line -> ``netoffload.nic_options``
 ``__main__``    arguments -> devices -> loop; set-up may end with one clear line, the loop may not
-``prefork``     loads the kernels once, and becomes each NIC of a testbed by a fork
 
 One thread runs the loop, or two, one per direction. The main thread waits for signals. One thread per request answers
 the control socket from the counters, which are plain arrays that the loop adds to. One more thread watches the wire's

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from netoffload.lab.testbed import run_local_ranks
-from netoffload.lab.testbed.launch_backends import find_mpiexec
+from netoffload.lab.testbed.launch import find_mpiexec
 from tests.shared.documented import blocks
 
 pytestmark = [pytest.mark.mpi]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from netoffload.lab.testbed import run_local_ranks
-from netoffload.lab.testbed.launch_backends import find_mpiexec
+from netoffload.lab.testbed.launch import find_mpiexec
 from netoffload.transport.rounds.driver import prepare
 
 pytestmark = [pytest.mark.mpi]

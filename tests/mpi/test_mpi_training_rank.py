@@ -9,7 +9,7 @@ import pytest
 from netoffload.config import ENV_OFFLOAD
 from netoffload.errors import RunError, UsageError
 from netoffload.lab.testbed import run_local_ranks
-from netoffload.lab.testbed.launch_backends import find_mpiexec
+from netoffload.lab.testbed.launch import find_mpiexec
 
 pytestmark = [pytest.mark.mpi]
 

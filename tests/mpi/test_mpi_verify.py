@@ -19,7 +19,7 @@ from mpi4py import MPI
 from netoffload.compiled.progress import COMPILING
 from netoffload.errors import RunError
 from netoffload.lab.testbed import run_local_ranks
-from netoffload.lab.testbed.launch_backends import find_mpiexec, find_openmpi
+from netoffload.lab.testbed.launch import find_mpiexec, find_openmpi
 from netoffload.lab.testbed.processes import guarded, marked
 from netoffload_mpi import CompComm
 from netoffload_mpi.verify import CALLS

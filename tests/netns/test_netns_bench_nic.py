@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from netoffload.errors import RunError
-from netoffload.lab.bench.throughput import Payload, round_trips_us, run_stream
+from netoffload.lab.bench.throughput import round_trips_us, run_stream
 from netoffload.lab.bench.vpn_peers import PEERS, missing, tunnel
 from netoffload.lab.testbed import Testbed, list_runs
+from netoffload.lab.testbed.stream import Payload
 from netoffload.netlink import NETNS_DIR
 
 pytestmark = pytest.mark.netns
@@ -101,7 +102,7 @@ def test_streams_and_round_trips_between_plain_nodes(plain_bed: Testbed, payload
     assert min(times_us) > 0
 
 
-@pytest.mark.parametrize("name", ["openvpn-lz4", "vtun-lzo"])
+@pytest.mark.parametrize("name", PEERS)
 def test_a_peer_carries_a_stream(plain_bed: Testbed, payload: Payload, name: str) -> None:
     if reason := missing(PEERS[name]):
         pytest.skip(reason)

@@ -21,8 +21,9 @@ import pytest
 
 from netoffload.codec import get
 from netoffload.control import request
-from netoffload.lab.bench.throughput import Payload, StreamResult, run_stream, write_payload
+from netoffload.lab.bench.throughput import StreamResult, run_stream
 from netoffload.lab.testbed import Testbed
+from netoffload.lab.testbed.stream import Payload, write_payload
 
 pytestmark = pytest.mark.netns
 

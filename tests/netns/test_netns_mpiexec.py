@@ -19,7 +19,7 @@ import pytest
 
 from netoffload import control
 from netoffload.lab.testbed import Testbed
-from netoffload.lab.testbed.launch_backends import OPENMPI_ENV, find_mpiexec, find_openmpi
+from netoffload.lab.testbed.launch import OPENMPI_ENV, find_mpiexec, find_openmpi
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi]
 

@@ -14,7 +14,7 @@ import pytest
 
 from netoffload.errors import RunError
 from netoffload.lab.testbed import Testbed, run_ranks
-from netoffload.lab.testbed.launch_backends import ENV_OPENMPI, find_openmpi
+from netoffload.lab.testbed.launch import ENV_OPENMPI, find_openmpi
 from netoffload.lab.testbed.processes import marked
 from netoffload.netlink import netns_exists
 from tests.shared.commands import forked

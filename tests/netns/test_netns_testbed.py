@@ -18,13 +18,15 @@ from netoffload.lab.testbed import (
     NicSettings,
     Testbed,
     TestbedSettings,
+    build,
     down,
     find_run,
     list_runs,
     make_plan,
-    probe,
+    nics,
     reap_stale,
 )
+from netoffload.lab.testbed.forks import ENV_FORK_SERVER
 from netoffload.lab.testbed.journal import read_run
 from netoffload.netlink import Namespace, netns_exists, remove_netns
 
@@ -140,12 +142,20 @@ def test_a_taken_run_id_is_refused_and_left_alone(plain_bed: Testbed) -> None:
 
 
 @pytest.mark.usefixtures("_host_unchanged")
+@pytest.mark.parametrize(
+    ("module", "name", "value", "why"),
+    [
+        (sys, "executable", "/bin/false", "refused|ended"),
+        (nics, "NIC_IMPORTS", ("nothing",), "No module named 'nothing'"),
+    ],
+)
 def test_a_nic_that_does_not_start_undoes_everything(
-    run_id: str, left_of: Left, monkeypatch: pytest.MonkeyPatch
+    run_id: str, left_of: Left, monkeypatch: pytest.MonkeyPatch, module: object, name: str, value: object, why: str
 ) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.delenv(ENV_FORK_SERVER)
+    monkeypatch.setattr(module, name, value)
     plan = make_plan(TestbedSettings(2, nic=NicSettings()), run_id)
-    with pytest.raises(TestbedError, match="the kernels of NICs cannot be loaded"), Testbed(plan):
+    with pytest.raises(TestbedError, match=f"the kernels of NICs cannot be loaded: .*{why}"), Testbed(plan):
         pass
     assert left_of(run_id) == []
 
@@ -175,15 +185,15 @@ def test_an_exception_inside_takes_it_down_too(run_id: str, left_of: Left) -> No
 
 
 def test_the_achieved_rate_is_measured_and_a_wrong_one_refused(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "ATTEMPTS", 3)
-    monkeypatch.setattr(probe, "PAUSE_S", 0)
+    monkeypatch.setattr(build, "ATTEMPTS", 3)
+    monkeypatch.setattr(build, "PAUSE_S", 0)
     asked_bps = 100_000_000
     with Testbed(make_plan(TestbedSettings(2, asked_bps, nic=None), run_id)) as bed:
         assert bed.rate_bps_measured == pytest.approx(asked_bps, rel=0.05)
         bed.plan = dataclasses.replace(bed.plan, settings=TestbedSettings(2, 2 * asked_bps, nic=None))
         remarks: list[str] = []
         with pytest.raises(TestbedError, match=r"asked for 200 Mb/s, measured \d"):
-            probe.check_rate(bed, remarks.append)
+            build.check_rate(bed, remarks.append)
         assert [remark[-8:] for remark in remarks] == ["(2 of 3)", "(3 of 3)"]
 
 

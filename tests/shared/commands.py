@@ -50,13 +50,35 @@ def started(
 
 def forked(*words: str, env: Mapping[str, str] | None = None, timeout_s: float = 60) -> Done:
     """``netoffload WORDS`` as a process of its own: a fork where the environment names a server that has ``CLI``."""
-    from netoffload.lab.testbed.forks import interpreter_argv
+    from netoffload.lab.testbed.forks import python_argv
 
-    command = [*interpreter_argv([CLI]), "-m", "netoffload", *words]
     whole = {**os.environ, **(env or {})}
+    command = [*python_argv([CLI], whole), "-m", "netoffload", *words]
     return _without_progress(
         subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=whole, check=False)
     )
+
+
+def ranks(count: int, *program: str, mpi: str = "mpich", timeout_s: float = 110) -> Done:
+    """``python PROGRAM`` as ranks of this machine: forks, where the environment names a server."""
+    from netoffload.errors import RunError
+    from netoffload.lab.testbed import launch, run_local_ranks
+
+    if (launch.find_mpiexec if mpi == "mpich" else launch.find_openmpi)() is None:
+        pytest.skip(f"{mpi} is not installed (scripts/setup installs it)")
+    out, err, code = [], [], 0
+    try:
+        run_local_ranks(
+            count,
+            ["python", *program],
+            timeout_s=timeout_s,
+            mpi=mpi,
+            on_stdout=lambda _rank, lines: out.append(lines),
+            on_stderr=lambda _rank, lines: err.append(lines),
+        )
+    except RunError as error:
+        code = error.exit_code
+    return Done(list(program), code, b"".join(out).decode(), b"".join(err).decode())
 
 
 def python(

@@ -9,11 +9,11 @@ from typing import Final
 import pytest
 
 from netoffload.lab.bench.allreduce import IMPORTED as OF_RANKS
-from netoffload.lab.testbed import prepared_ranks, stream
-from netoffload.lab.testbed.forks import NIC_IMPORTS
+from netoffload.lab.testbed import prepared_ranks
+from netoffload.lab.testbed.nics import NIC_IMPORTS
 from tests.shared.commands import CLI, PYTHONPATH
 
-IMPORTED: Final = (*OF_RANKS, *NIC_IMPORTS, *stream.IMPORTS, "netoffload.methods", CLI)
+IMPORTED: Final = (*OF_RANKS, *NIC_IMPORTS, "netoffload.methods", CLI)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Running connections of a soak, each with two ``endpoint`` programs, and their findings."""
+"""Running connections of a soak, each with two ``stream_end`` programs, and their findings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from netoffload.errors import RunError
+from netoffload.lab.testbed import stream_end
 from netoffload.lab.testbed.build import Testbed
 from tests.soak.options import Direction, FlowOptions, Values
 
-ENDPOINT: Final = Path(__file__).with_name("endpoint.py")
+ENDPOINT: Final = Path(stream_end.__file__)
 JUDGED: Final = (
     "received_octets",
     "values",
@@ -36,7 +37,7 @@ PIPE_OCTETS: Final = 65536
 
 @dataclass(frozen=True)
 class Found:
-    """What one direction of a flow carried, as the receiving endpoint judged it; see ``endpoint``."""
+    """What one direction of a flow carried, as the receiving endpoint judged it; see ``stream_end``."""
 
     options: Direction
     sent_octets: int

@@ -7,32 +7,25 @@
         start_s        CPU time   octets, frames                    end_s
 
 Goodput is payload over the time from the first octet sent to the last one received and found right. The programs
-(``endpoint``) are up and connected before the counters are read, so that only the stream is counted.
+(``testbed.stream_end``) are up and connected before the counters are read, so that only the stream is counted.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import select
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from netoffload.errors import RunError
 from netoffload.lab.bench.cpu_time import machine_cpu_s, processes_cpu_s
+from netoffload.lab.testbed.build import Testbed
 from netoffload.lab.testbed.journal import read_run
+from netoffload.lab.testbed.stream import Payload
+from netoffload.lab.testbed.stream_end import End
 from netoffload.nic_options import NicSettings
-
-if TYPE_CHECKING:
-    from netoffload.codec import Codec
-    from netoffload.compiled.arrays import Float32Array
-    from netoffload.lab.testbed.build import Testbed
 
 PORT: Final = 49_778
 READY_TIMEOUT_S: Final = 60.0
@@ -43,40 +36,9 @@ RAW_SHARE_MAX: Final = 0.01
 """Largest share of floats of a tagged stream that may arrive uncompressed; with more, the stream is an error."""
 SENDER, RECEIVER = 0, 1
 """The nodes' indices."""
-
-_ENDPOINT = Path(__file__).with_name("endpoint.py")
-
-
-@dataclass(frozen=True)
-class Payload:
-    """What streams carry: one block of float32, sent over and over.
-
-    Attributes:
-        block_octets: length of the block.
-        ratio: octets of the block over octets of the codec's payload.
-        sent: file with the block.
-        rounded: file with the codec's round trip of the block.
-    """
-
-    block_octets: int
-    ratio: float
-    sent: Path
-    rounded: Path
-
-
-def write_payload(values: Float32Array, codec: Codec, bound_k: int, folder: Path) -> Payload:
-    """Write a block and the codec's round trip of it into ``folder``.
-
-    Args:
-        values: float32[n], n > 0.
-        codec: codec of the NICs.
-        bound_k: error bound 2^-bound_k of the codec.
-        folder: an existing folder.
-    """
-    sent, rounded = folder / "sent.bin", folder / "rounded.bin"
-    sent.write_bytes(values.tobytes())
-    rounded.write_bytes(codec.round_trip(values, bound_k).tobytes())
-    return Payload(values.nbytes, values.nbytes / codec.encode(values, bound_k).size, sent, rounded)
+SILENCE_S: Final = 30
+CONGESTION_CONTROL: Final = "cubic"
+"""Set on the sockets, because routes through a tunnel do not set it as the testbed's do."""
 
 
 @dataclass(frozen=True)
@@ -142,23 +104,25 @@ def run_stream(
     Raises:
         RunError: the stream did not arrive, arrived wrong, or was tagged and arrived uncompressed.
     """
-    address = address or bed.plan.nodes[RECEIVER].address
     nic = bed.plan.settings.nic or NicSettings()
-    port = nic.tagged_port(PORT) if tagged else PORT
-    common = [str(port), str(nic.tos if tagged else 0), str(octets), str(payload.sent)]
-    expected = payload.rounded if tagged else payload.sent
+    sends = {"sent": str(payload.sent), "octets": octets}
+    marked: dict[str, Any] = {"port": nic.tagged_port(PORT) if tagged else PORT, "tos": nic.tos if tagged else 0}
     with (
-        _program(bed, RECEIVER, ["receive", *common, str(expected)]) as receiver,
-        _program(bed, SENDER, ["send", address, *common]) as sender,
+        _end(bed, RECEIVER, receive=payload.judged(tagged=tagged), **marked) as receiver,
+        _end(bed, SENDER, address, send=sends, **marked) as sender,
     ):
         wire, carrier_s, before_s = bed.wire_counters()[SENDER], processes_cpu_s(carriers), machine_cpu_s()
         sender.go()
-        received = receiver.read(STREAM_TIMEOUT_S)
+        received = receiver.result(STREAM_TIMEOUT_S)
         carrier_s, after_s = processes_cpu_s(carriers) - carrier_s, machine_cpu_s()
         after = bed.wire_counters()[SENDER]
-        start_s = sender.read(STREAM_TIMEOUT_S)["start_s"]
-    if received["raw_floats"] > RAW_SHARE_MAX * octets / 4:
-        raise RunError(f"{received['raw_floats']} of {octets // 4} float32 of a tagged stream were not compressed")
+        start_s = sender.result(STREAM_TIMEOUT_S)["start_s"]
+    if received["received_octets"] != octets:
+        raise RunError(f"{received['received_octets']} of {octets} octets of a stream arrived")
+    if received["wrong"] or received["tail_wrong"]:
+        raise RunError(f"{received['wrong']} float32 arrived wrong")
+    if received["exact"] > RAW_SHARE_MAX * octets / 4:
+        raise RunError(f"{received['exact']} of {octets // 4} float32 of a tagged stream were not compressed")
     return StreamResult(
         octets=octets,
         seconds=received["end_s"] - start_s,
@@ -167,7 +131,7 @@ def run_stream(
         carrier_cpu_s=carrier_s,
         machine_cpu_s=after_s[0] - before_s[0],
         stolen_s=after_s[1] - before_s[1],
-        raw_floats=received["raw_floats"],
+        raw_floats=received["exact"],
     )
 
 
@@ -177,11 +141,13 @@ def round_trips_us(bed: Testbed, count: int) -> list[float]:
     Raises:
         RunError: the programs cannot connect.
     """
-    common = [str(PORT), str(count)]
-    address = bed.plan.nodes[RECEIVER].address
-    with _program(bed, RECEIVER, ["echo", *common]), _program(bed, SENDER, ["ping", address, *common]) as pinger:
+    with (
+        _end(bed, RECEIVER, pings=count, nodelay=True) as echo,
+        _end(bed, SENDER, pings=count, nodelay=True) as pinger,
+    ):
         pinger.go()
-        times: list[float] = pinger.read(STREAM_TIMEOUT_S)["rtt_us"]
+        times: list[float] = pinger.result(STREAM_TIMEOUT_S)["rtt_us"]
+        echo.result(STREAM_TIMEOUT_S)
     return times
 
 
@@ -190,49 +156,12 @@ def percentile(samples: Sequence[float], percent: float) -> float:
     return float(np.percentile(np.asarray(samples), percent))
 
 
-class _Endpoint:
-    """A running endpoint program."""
-
-    def __init__(self, process: subprocess.Popen[bytes], role: str) -> None:
-        self.process = process
-        self._role = role
-
-    def read(self, timeout_s: float) -> dict[str, Any]:
-        """Return the next line of the program.
-
-        Raises:
-            RunError: the program ended or is silent.
-        """
-        assert self.process.stdout is not None
-        # The pipe is unbuffered and the program writes one line at a time, so select() sees every line.
-        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
-            raise RunError(f"the {self._role} program was silent for {timeout_s:.0f} s")
-        line = self.process.stdout.readline()
-        if line:
-            said: dict[str, Any] = json.loads(line)
-            return said
-        assert self.process.stderr is not None
-        words = self.process.stderr.read().decode(errors="replace").strip().splitlines()
-        raise RunError(words[-1] if words else f"the {self._role} program ended without a result")
-
-    def go(self) -> None:
-        """Let a sender start."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is gone: read() will say why
-            self.process.stdin.write(b"go\n")
-            self.process.stdin.flush()
-
-
 @contextlib.contextmanager
-def _program(bed: Testbed, node_index: int, words: list[str]) -> Iterator[_Endpoint]:
-    """Start an endpoint program, wait until it is ready, and end it in any case."""
-    pipe = subprocess.PIPE
-    argv = [sys.executable, "-I", str(_ENDPOINT), *words]
-    process = bed.popen(node_index, argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, bufsize=0)
-    with process:
-        try:
-            endpoint = _Endpoint(process, words[0])
-            endpoint.read(READY_TIMEOUT_S)
-            yield endpoint
-        finally:
-            process.kill()
+def _end(bed: Testbed, node_index: int, address: str | None = None, **options: Any) -> Iterator[End]:
+    """Run an end that is ready: n1 listens everywhere, because a tunnel's address may not be there yet."""
+    common = {"port": PORT, "tos": 0, "silence_s": SILENCE_S, "congestion_control": CONGESTION_CONTROL}
+    connects = {"role": "connect", "address": address or bed.plan.nodes[RECEIVER].address, "waits": True}
+    place = {"role": "listen", "address": ""} if node_index == RECEIVER else connects
+    with bed.end(node_index, {**common, **place, **options}) as end:
+        end.read(READY_TIMEOUT_S)
+        yield end

@@ -70,9 +70,9 @@ def run(
 
     Example: netoffload run -n 4 --rate 1gbit --offload inline --launcher torchrun -- examples/ddp.py
     """
-    from netoffload.lab.testbed import launch_backends, run_ranks
+    from netoffload.lab.testbed import launch, run_ranks
 
-    launch_backends.check_launcher(launcher)
+    launch.check_launcher(launcher)
     config.check_timeout_s(timeout)
     config.chosen_offload(offload)
     _check_script(program)

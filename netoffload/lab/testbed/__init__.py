@@ -9,14 +9,11 @@ One node, with its NIC (left) and without (right)::
     no-<run>-sw   ═══ p0 (veth end, tbf) ═══ br0 (bridge) ═══ p1 ══════╯
 
 ``plan`` names everything and does no I/O. ``journal`` records each object before ``build`` makes it. ``build`` needs
-only the journal to take everything down. ``processes`` tells our processes from others. ``nics`` starts one NIC process
-per node with ``nic_loader``, and restarts it; ``controls`` finds NICs by name. ``probe`` measures a wire's real rate,
-with the program ``traffic`` on two nodes. ``meter`` serves the wires' counters to programs on the nodes. ``stream``
-sends a tagged stream between two nodes and compares every value. ``launch`` runs one rank per node
-(``launch_backends``: two MPIs and torchrun; ``launch_agents`` starts torchrun's agents; ``launch_output`` passes on the
-ranks' output). With ``forks`` ranks and NICs start with their imports done: ``fork_client`` asks ``fork_server`` for a
-fork.
-``doctor`` says what this machine has and lacks.
+only the journal to take everything down, and measures the wires' real rate. ``processes`` tells our processes from
+others. ``nics`` starts one NIC process per node, and restarts it; ``controls`` finds NICs by name. ``meter`` serves the
+wires' counters to programs on the nodes. ``stream_end`` is the one program at the ends of streams; ``stream`` sends a
+tagged stream between two nodes and compares every value. ``launch`` runs one rank per node, by two MPIs or torchrun.
+With ``forks`` ranks and NICs start with their imports done. ``checks`` says what this machine has and lacks.
 """
 
 from netoffload.lab.testbed.build import Testbed, WireCounters, down, find_run, reap_stale

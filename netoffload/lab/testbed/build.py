@@ -1,29 +1,45 @@
 """Builds a testbed from its plan, and always takes it down again.
 
 Order of building: journal, switch namespace with its bridge, then per node its namespace, the wire, the addresses, then
-all NIC processes at once, then the rate probe. :func:`down` reads the journal backwards. So the same code takes down a
-run that ends well, one that failed half-way, and one whose owner was killed.
+all NIC processes at once, then the rate is measured. :func:`down` reads the journal backwards. So the same code takes
+down a run that ends well, one that failed half-way, and one whose owner was killed.
+
+A wire may miss the rate that its shaping asks for: a busy machine serves the bucket's timer late, a slow one cannot
+fill the link. So every shaped testbed is probed before it is used, by a short TCP stream from n0 to n1, then one back,
+counted by the wires' qdiscs::
+
+    octets ^                    ______
+           |              _____/      window, after the burst is spent: octets / seconds is the rate
+           |        _____/
+           |   ____/   <- the bucket is full: these octets cross without waiting
+           +---------------------------> time
+
+One direction at a time: with streams both ways, each one's acknowledgements wait behind the other's data, and for
+the first round trips one of them starves. That would measure TCP, not the wire.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from netoffload import netlink
-from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, TAP_QUEUE_FRAMES
+from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, TAP_QUEUE_FRAMES, format_rate
 from netoffload.errors import SystemRefusedError, TestbedError, UsageError
-from netoffload.lab.testbed import nics, probe
+from netoffload.lab.testbed import nics
 from netoffload.lab.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_run
 from netoffload.lab.testbed.plan import (
+    GSO_FRAME_OCTETS_MAX,
     HOST_DEVICE,
     NodePlan,
     Plan,
@@ -32,6 +48,7 @@ from netoffload.lab.testbed.plan import (
     state_root,
 )
 from netoffload.lab.testbed.processes import end, marked
+from netoffload.lab.testbed.stream_end import End
 from netoffload.netlink import Namespace
 
 CONGESTION_CONTROL: Final = "cubic"
@@ -50,6 +67,24 @@ ENTER_NODE: Final = (
 )
 """Sets the node's host name, shared memory (so that MPI cannot bypass the wire) and hosts file; then runs the program
 under the same pid. The mounts are private: `ip netns exec` gives its child its own mount namespace."""
+
+TOLERANCE: Final = 0.05
+ATTEMPTS: Final = 5
+PAUSE_S: Final = 1.0
+"""Pause before the second attempt. Each further attempt waits one pause more, so that other work may end."""
+PROBE_PORT: Final = 49_777
+STARTUP_TIMEOUT_S: Final = 10.0
+SETTLE_S_MIN: Final = 0.05
+SETTLE_BITS_MIN: Final = 300_000
+"""Time from the end of the burst to the window, in which slow start ends."""
+WINDOW_S_MIN: Final = 0.3
+WINDOW_GSO_FRAMES: Final = 40
+"""Shortest window, in GSO frames of 64 KiB, which a NIC sends: one frame more or less must not make 5 %."""
+BUFFER_S: Final = 0.02
+"""The stream's send buffer holds this much of the link (twice: the kernel doubles it). More would wait longer than
+TCP's shortest retransmission time-out, 200 ms, on a slow link, and would have to drain afterwards."""
+BUFFER_OCTETS_MIN: Final = 8 * 1024
+POLL_S: Final = 5e-3
 
 Progress = Callable[[str], None]
 
@@ -176,6 +211,10 @@ class Testbed:
         except OSError as error:
             raise TestbedError(f"cannot start a program on node {node.name}: {error}") from error
 
+    def end(self, node_index: int, options: dict[str, Any]) -> End:
+        """Start one end of a stream on a node: see :mod:`netoffload.lab.testbed.stream_end`."""
+        return End(lambda argv, **how: self.popen(node_index, argv, **how), options)
+
     def make_scratch(self) -> Path:
         """Return a new folder for files of programs on the testbed; taking the testbed down removes it.
 
@@ -225,13 +264,13 @@ class Testbed:
         if self.plan.settings.nic is None:
             self._build_network(journal)
         else:
-            with nics.loader_of(self.plan, self.plan.nodes, self._progress) as loader:
+            with nics.loading() as server:
                 self._build_network(journal)
                 self._progress(f"starting {len(self.plan.nodes)} NICs")
-                nics.start(loader, self.plan, journal)
+                nics.start(server, self.plan, journal)
         if self._check_rate and len(self.plan.nodes) > 1:
             self._progress("measuring the rate")
-            self.rate_bps_measured = probe.check_rate(self, self._progress)
+            self.rate_bps_measured = check_rate(self, self._progress)
         journal.append("ready", rate_bps_measured=self.rate_bps_measured)
 
     def _build_network(self, journal: Journal) -> None:
@@ -361,6 +400,78 @@ def find_run(run_id: str | None) -> RunRecord:
     if not runs:
         raise UsageError("no testbed is up: `netoffload up -n 2` builds one" if run_id is None else f"no run {run_id}")
     raise UsageError(f"{len(runs)} runs are up, say which: {', '.join(record.run_id for record in runs)}")
+
+
+def check_rate(bed: Testbed, progress: Callable[[str], None]) -> float:
+    """Measure the rate of a wire and compare it with the planned one; if it is off, measure again a few times.
+
+    Returns:
+        The measured rate in bits per second, of the direction that is farther off.
+
+    Raises:
+        TestbedError: off by more than 5 % every time, or no traffic passed.
+    """
+    asked_bps = bed.plan.settings.rate_bps
+    if asked_bps is None:
+        return min(measure_rates(bed))
+    for attempt in range(1, ATTEMPTS + 1):
+        rates_bps = measure_rates(bed)
+        worst_bps = max(rates_bps, key=lambda rate_bps: abs(rate_bps - asked_bps))
+        if abs(worst_bps - asked_bps) <= TOLERANCE * asked_bps:
+            return worst_bps
+        if attempt < ATTEMPTS:
+            progress(
+                f"measured {format_rate(worst_bps)} instead of {format_rate(asked_bps)}, "
+                f"measuring again ({attempt + 1} of {ATTEMPTS})"
+            )
+            time.sleep(attempt * PAUSE_S)
+    raise TestbedError(
+        f"asked for {format_rate(asked_bps)}, measured {format_rate(worst_bps)} ({ATTEMPTS} times off by more "
+        f"than {TOLERANCE:.0%}): this machine is too slow or too busy; end other work or choose a lower rate"
+    )
+
+
+def measure_rates(bed: Testbed) -> tuple[float, float]:
+    """Return the rates of the wires of n0 and n1, in bits per second, each under a TCP stream to the other node.
+
+    Raises:
+        TestbedError: no traffic passed.
+    """
+    return _measure_rate(bed, 0, 1), _measure_rate(bed, 1, 0)
+
+
+def _measure_rate(bed: Testbed, sender: int, receiver: int) -> float:
+    rate_bps = bed.plan.settings.rate_bps or math.inf
+    buffer_octets = 0 if math.isinf(rate_bps) else max(BUFFER_OCTETS_MIN, round(rate_bps * BUFFER_S / 8))
+    settle_s = max(SETTLE_S_MIN, SETTLE_BITS_MIN / rate_bps)
+    frame_octets = min(GSO_FRAME_OCTETS_MAX, 2 * buffer_octets)
+    window_s = max(WINDOW_S_MIN, WINDOW_GSO_FRAMES * frame_octets * 8 / rate_bps)
+    burst_octets = 0 if bed.plan.node_shape is None else bed.plan.node_shape.burst_octets
+    common = {"address": bed.plan.nodes[receiver].address, "port": PROBE_PORT, "tos": 0}
+    common |= {"sndbuf_octets": buffer_octets, "drops_unsent": True}
+    with (
+        bed.end(receiver, {**common, "role": "listen", "receive": {}}) as listens,
+        bed.end(sender, {**common, "role": "connect", "send": {}}) as connects,
+    ):
+        start_octets = _sent_octets(bed, sender)
+        deadline = time.monotonic() + STARTUP_TIMEOUT_S
+        while _sent_octets(bed, sender) - start_octets <= burst_octets + frame_octets:
+            why = next((why for end in (listens, connects) if (why := end.failure())), None)
+            if why or time.monotonic() > deadline:
+                names = f"n{sender} to n{receiver}"
+                raise TestbedError(
+                    f"no traffic passes from {names} of run {bed.plan.run_id}: {why or 'it is too slow'}"
+                )
+            time.sleep(POLL_S)
+        time.sleep(settle_s)
+        first_octets, first_s = _sent_octets(bed, sender), time.monotonic()
+        time.sleep(window_s)
+        last_octets, last_s = _sent_octets(bed, sender), time.monotonic()
+    return 8 * (last_octets - first_octets) / (last_s - first_s)
+
+
+def _sent_octets(bed: Testbed, node_index: int) -> int:
+    return bed.wire_counters()[node_index].tx_octets
 
 
 def read_wires(record: RunRecord) -> dict[str, dict[str, int]]:

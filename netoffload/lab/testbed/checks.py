@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from netoffload.doctor import Check, check
 from netoffload.lab.testbed.journal import list_runs
-from netoffload.lab.testbed.launch_backends import find_mpiexec, find_openmpi
+from netoffload.lab.testbed.launch import find_mpiexec, find_openmpi
 
 
 def checks() -> Iterator[Check]:

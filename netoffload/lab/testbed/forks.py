@@ -1,148 +1,300 @@
-"""The owner's side of a fork server: ranks and NICs that start with all their imports done.
+"""Ranks and NICs that start with their imports done: forks of one process that has imported once what all need.
 
-A command that starts ranks or testbeds with NICs several times enters :func:`prepared_ranks` once. The server imports
-while the command goes on; ranks that start earlier wait for the imports.
+A rank of ``netoffload train`` needs seconds of a core to import torch and load kernels, a NIC one second. A server does
+it once per command, while the testbed is built. A fork is a process of its own, and starts in some ten milliseconds::
+
+    owner ── stdin ── server ──┬── keeper ── rank      keeper ── socket ── client <enter n0> ── mpiexec
+                               └── keeper ── NIC       keeper ── socket ── owner, until the NIC forwards
+
+A launcher starts a *client* where it would start Python. The fork takes on its environment, descriptors, namespaces
+and folder; the client passes signals on, and ends as the fork ends. If the client is gone, the *keeper* kills the fork.
+If the owner is gone, server, keepers and ranks end. A NIC *outlives* both.
+Testbeds find processes by ``/proc/PID/environ``, the environment of their start; so a fork writes its own one there.
+Server and client are this file as a program: ``python -P forks.py serve LISTENER FOLDER MODULE...``, ``python -I -S
+forks.py ask SOCKET -m MODULE ARGUMENT...``; it imports the standard library only, and starts in milliseconds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
 import json
 import os
+import runpy
+import select
 import shutil
+import signal
 import socket
-import subprocess
 import sys
-import tempfile
+import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Final
-
-from netoffload.errors import TestbedError
-from netoffload.lab.testbed import fork_client, fork_server
-from netoffload.lab.testbed.fork_client import RANK_ENV
+from typing import Any, Final
 
 ENV_FORK_SERVER: Final = "NETOFFLOAD_FORK_SERVER"
-"""Variable in a rank's environment: the socket of the server that forks it."""
-
-NIC_IMPORTS: Final = ("netoffload_daemon.__main__:compile_loop",)
-"""What a server calls so that NICs are forks of it too."""
-
+"""Variable that names a server: in JSON, its socket, its modules, and the variables that its imports read."""
+RANK_ENV: Final = {
+    "OMP_NUM_THREADS": "1",  # ranks share this machine's cores
+    "PYTHONUNBUFFERED": "1",
+}
+"""Defaults of every rank's environment, and of the server's; the user's own values win."""
+READ_BY_IMPORTS: Final = ("MKL_", "NETOFFLOAD_KERNEL", "NUMBA_", "OMP_", "PYTHON", "XDG_CACHE_HOME")
+"""Prefixes of the names of the variables that imports read; where they differ from the server's, nothing is forked."""
+NAMESPACES: Final = {"ipc": 0x08000000, "uts": 0x04000000, "net": 0x40000000, "mnt": 0x00020000}  # setns(2)
+READY: Final = b"ready"
+ENDED: Final = "the process that ranks and NICs are forks of has ended"
+MESSAGE_OCTETS_MAX: Final = 1 << 20
+HIGH_FD: Final = 256  # above all numbers that a program may want its descriptors to have
 ROOM: Final = {"NETOFFLOAD_ROOM": 4096 * "-"}
 """Makes the server's first environment so much longer, in octets, than that of a fork, which takes its place."""
 
-BACKLOG: Final = 1024
-"""Most ranks that may wait for the server's imports."""
 
+@contextlib.contextmanager
+def fork_server(modules: Collection[str], env: Mapping[str, str] = os.environ) -> Iterator[dict[str, str]]:
+    """Run a server, and yield the variables by which programs become its forks; it imports meanwhile.
 
-class ForkServer:
-    """A fork server as a context manager.
-
-    Attributes:
-        env: variables for ranks that the server forks; empty outside of the context.
+    Modules (``MODULE:FUNCTION`` also calls) must start no threads, and open nothing that forks must not share.
     """
+    import subprocess  # here, because clients have no time for it
+    import tempfile
 
-    def __init__(self, modules: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """Prepare a server.
+    from netoffload.errors import TestbedError
 
-        Args:
-            modules: modules to import, or ``MODULE:FUNCTION`` to call; they must start no threads, and open nothing
-                that ranks must not share.
-            env: environment of the imports; None: this process's. A rank whose environment would change its imports
-                becomes no fork.
-        """
-        self._modules = modules
-        self._environment = {**RANK_ENV, **(os.environ if env is None else env)}
-        self._process: subprocess.Popen[bytes] | None = None
-        self.env: dict[str, str] = {}
-
-    def __enter__(self) -> ForkServer:
-        """Start the server, without waiting for its imports.
-
-        Raises:
-            TestbedError: the server cannot be started.
-        """
-        try:
-            folder = tempfile.mkdtemp(prefix="netoffload-forks-")
-            path = Path(folder, "socket")
-            said = {"environment": self._environment, "modules": list(self._modules)}
-            path.with_name(fork_client.SERVER_FILE).write_text(json.dumps(said), encoding="utf-8")
-            with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(str(path))
-                listener.listen(BACKLOG)
-                words = [str(listener.fileno()), folder, *self._modules]
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", fork_server.__file__, *words],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=[listener.fileno()],
-                    env={**self._environment, **ROOM},
-                    start_new_session=True,  # a Ctrl-C is for its owner
-                )
-        except OSError as error:
-            raise TestbedError(f"cannot start the fork server: {error.strerror}") from error
-        self.env = {ENV_FORK_SERVER: str(path)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the server, even during its imports, and every rank that is left."""
-        assert self._process is not None
-        with self._process as process:
-            process.terminate()
-        shutil.rmtree(Path(self.env[ENV_FORK_SERVER]).parent, ignore_errors=True)
-        self.env = {}
+    env = {**RANK_ENV, **env}
+    folder = tempfile.mkdtemp(prefix="netoffload-forks-")
+    path = os.path.join(folder, "socket")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(path)
+            listener.listen(1024)  # clients may wait for the imports
+            process = subprocess.Popen(
+                [sys.executable, "-P", __file__, "serve", str(listener.fileno()), folder, *modules],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()],
+                env={**env, **ROOM},
+                start_new_session=True,  # a Ctrl-C is for its owner
+            )
+    except OSError as error:
+        raise TestbedError(f"cannot start the process that ranks and NICs are forks of: {error}") from error
+    try:
+        yield {ENV_FORK_SERVER: json.dumps({"path": path, "modules": [*modules], "read": _read_by_imports(env)})}
+    finally:
+        with process:
+            process.terminate()  # even during its imports
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def prepared_ranks(modules: Collection[str]) -> Iterator[None]:
-    """Let all ranks that this process or its children start be forks of a server that has imported some modules.
-
-    With :data:`NIC_IMPORTS` the NICs are forks too. If the environment names a server that has imported all of the
-    modules, that one is used.
-
-    Args:
-        modules: as in :class:`ForkServer`.
-
-    Raises:
-        TestbedError: a server cannot be started.
-    """
-    path = os.environ.get(ENV_FORK_SERVER)
-    if path is not None and set(modules) <= _imported_by(path):
+    """Let all ranks and NICs that this process or its children start be forks of a server: ours, if it has all."""
+    if server_path(modules) is not None:
         yield
         return
-    with ForkServer(list(modules)) as forks:
-        os.environ.update(forks.env)
+    before = {name: os.environ[name] for name in (ENV_FORK_SERVER,) if name in os.environ}
+    with fork_server(modules) as env:
+        os.environ.update(env)
         try:
             yield
         finally:
             del os.environ[ENV_FORK_SERVER]
-            if path is not None:
-                os.environ[ENV_FORK_SERVER] = path
+            os.environ.update(before)
 
 
-def _imported_by(path: str) -> set[str]:
-    """Return the modules that the server at a socket has imported; none if the server has ended."""
-    try:
-        said = json.loads(Path(path).with_name(fork_client.SERVER_FILE).read_text(encoding="utf-8"))
-    except OSError:
-        return set()
-    return set(said["modules"])
+def server_path(modules: Collection[str], env: Mapping[str, str] = os.environ) -> str | None:
+    """Return the socket of the environment's server, if it has some modules and imported them as we would."""
+    said = json.loads(env.get(ENV_FORK_SERVER, '{"modules": [], "path": "", "read": {}}'))
+    has_all = set(modules) <= set(said["modules"]) and said["read"] == _read_by_imports({**RANK_ENV, **env})
+    return str(said["path"]) if has_all and os.path.exists(said["path"]) else None
 
 
-def python_argv(env: Mapping[str, str]) -> list[str]:
-    """Return the command that starts ``python -m mpi4py`` for a rank: a new interpreter, or a client for a fork."""
-    return [*_interpreter(env.get(ENV_FORK_SERVER)), "-m", "mpi4py"]
+def python_argv(modules: Collection[str] = (), env: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the command that starts ``python`` for ``-m MODULE``: as a fork, if there is a server with modules."""
+    path = server_path(modules, env)
+    return [sys.executable] if path is None else [sys.executable, "-I", "-S", __file__, "ask", path]
 
 
-def interpreter_argv(modules: Collection[str]) -> list[str]:
-    """Return the command that starts ``python`` for a program; ``-m MODULE`` must follow.
+def _read_by_imports(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(READ_BY_IMPORTS)}
+
+
+def connect(path: str, timeout_s: float | None = None) -> socket.socket:
+    """Return a connection to a server, when its imports are done; ImportError has the traceback of one that failed."""
+    with contextlib.ExitStack() as stack:
+        conn = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        conn.settimeout(timeout_s)
+        conn.connect(path)
+        if (said := conn.recv(MESSAGE_OCTETS_MAX)) != READY:
+            raise ImportError(said.decode().rstrip()) if said else ConnectionResetError(ENDED)
+        stack.pop_all()
+    return conn
+
+
+def ask(
+    conn: socket.socket,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    fds: Sequence[int] = (0, 1, 2),
+    kept: Sequence[int] = (),
+    *,
+    outlives: bool = False,
+) -> tuple[int, int]:
+    """Ask for one fork, with this process's namespaces and folder; return its pid, and a pidfd.
 
     Args:
-        modules: what our environment's server must have imported for the program to become its fork.
+        conn: made by :func:`connect`; then :func:`end_of` waits for the fork's end.
+        argv: ``-m MODULE ARGUMENT...``.
+        env: the whole environment.
+        fds: standard input, output and error.
+        kept: descriptors that keep their numbers.
+        outlives: the program goes on, in a session of its own, when ``conn`` closes or the server ends.
     """
-    path = os.environ.get(ENV_FORK_SERVER)
-    return _interpreter(path if path and set(modules) <= _imported_by(path) else None)
+    said = {"argv": [*argv], "env": {**env}, "kept": [*kept], "pid": os.getpid(), "outlives": outlives}
+    socket.send_fds(conn, [json.dumps(said).encode()], [*fds, *kept])
+    pid, pidfds, _flags, _address = socket.recv_fds(conn, MESSAGE_OCTETS_MAX, 1)
+    if not pid:
+        raise ConnectionResetError(ENDED)
+    return int(pid), pidfds[0]
 
 
-def _interpreter(path: str | None) -> list[str]:
-    return [sys.executable, "-I", "-S", fork_client.__file__, path] if path else [sys.executable]
+def end_of(conn: socket.socket) -> int | None:
+    """Wait for the end of a fork; return its exit code, or minus a signal; None if its server ended first."""
+    status = conn.recv(MESSAGE_OCTETS_MAX)
+    return os.waitstatus_to_exitcode(int(status)) if status else None
+
+
+def be_client(path: str, argv: list[str]) -> None:
+    """Ask for a fork and end as it ends; without a server, become an interpreter."""
+    kept = [int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ]  # MPICH's manager has the other end
+    try:
+        conn = connect(path)
+        _pid, pidfd = ask(conn, argv, os.environ, kept=kept)
+    except ImportError as error:
+        sys.exit(str(error))
+    except OSError:
+        os.execv(sys.executable, [sys.executable, *argv])
+
+    def pass_on(number: int, _frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    for fd in kept:
+        os.close(fd)
+    code = end_of(conn)
+    if code is not None and code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -code)
+    sys.exit(ENDED if code is None else code)
+
+
+def serve(listener: socket.socket, folder: str, wanted: Sequence[str]) -> tuple[dict[str, Any], list[int]] | None:
+    """Return in each fork its request and descriptors, and None in the server after its owner has ended."""
+    ready = READY
+    try:
+        for name, _, function in (one.partition(":") for one in wanted):
+            module = importlib.import_module(name)
+            if function:
+                getattr(module, function)()
+    except Exception:  # without a client a failed import is no error
+        ready = traceback.format_exc().encode()
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page that it looks at
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers leave nothing to wait for
+    server = os.getpid()
+    while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
+        conn = listener.accept()[0]
+        if os.fork() == 0:
+            listener.close()
+            _die_with(server)
+            return _keep(conn, ready)
+        conn.close()
+    shutil.rmtree(folder, ignore_errors=True)
+    return None
+
+
+def _keep(conn: socket.socket, ready: bytes) -> tuple[dict[str, Any], list[int]]:
+    """Return in a client's fork, and see both to their ends beside it."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with contextlib.suppress(OSError):  # the client is gone
+        conn.send(ready)
+        octets, fds, _flags, _address = socket.recv_fds(conn, MESSAGE_OCTETS_MAX, 16)
+        if not octets:
+            os._exit(0)
+        request, keeper = json.loads(octets), os.getpid()
+        if (pid := os.fork()) == 0:
+            conn.close()
+            os.setsid() if request["outlives"] else _die_with(keeper)
+            return request, fds
+        pidfd = os.pidfd_open(pid)
+        for fd in fds:
+            os.close(fd)
+        socket.send_fds(conn, [str(pid).encode()], [pidfd])
+        if conn.fileno() in select.select([conn.fileno(), pidfd], [], [])[0]:  # a client says no more: it is gone
+            if request["outlives"]:
+                os._exit(0)
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        conn.send(str(os.waitpid(pid, 0)[1]).encode())
+    os._exit(0)
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG (linux/prctl.h)
+    if os.getppid() != parent:  # it ended meanwhile
+        os._exit(1)
+
+
+def become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
+    """Take on everything in a request except the program."""
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD) for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    for number, fd in zip((0, 1, 2, *request["kept"]), high, strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    theirs = f"/proc/{request['pid']}"
+    root, folder = (os.open(f"{theirs}/{name}", os.O_PATH) for name in ("root", "cwd"))
+    # Only root may enter a namespace, even the one in which a process already is.
+    others = [kind for kind in NAMESPACES if not os.path.samefile(f"{theirs}/ns/{kind}", f"/proc/self/ns/{kind}")]
+    libc = ctypes.CDLL(None, use_errno=True)
+    if others and libc.setns(os.pidfd_open(request["pid"]), sum(NAMESPACES[kind] for kind in others)):
+        raise OSError(ctypes.get_errno(), f"cannot enter namespaces: {', '.join(others)}")
+    if "mnt" in others:  # this led to the namespace's own root: out of a chroot
+        os.fchdir(root)
+        os.chroot(".")
+    os.fchdir(folder)
+    os.close(root)
+    os.close(folder)
+    os.environ.clear()  # nothing points into the memory of the first environment any more
+    os.environ.update(request["env"])
+    _show_environment(request["env"])
+
+
+def _show_environment(env: Mapping[str, str]) -> None:
+    """Let ``/proc/PID/environ`` show an environment, our own variables first; what finds no room is left out."""
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        start, end = map(int, file.read().rpartition(")")[2].split()[47:49])  # env_start, env_end (proc(5))
+    shown = b""
+    for name in sorted(env, key=lambda name: not name.startswith("NETOFFLOAD_")):
+        entry = os.fsencode(f"{name}={env[name]}") + b"\0"
+        shown += entry if len(shown) + len(entry) <= end - start else b""
+    ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+
+
+def main(role: str, place: str, *words: str) -> None:
+    """Be a client, or serve; in a fork, run the program that was asked for."""
+    if role == "ask":
+        be_client(place, [*words])
+    elif asked := serve(socket.socket(fileno=int(place)), words[0], words[1:]):
+        become(*asked)
+        _, module, *arguments = asked[0]["argv"]
+        sys.argv = [module, *arguments]
+        sys.path.insert(0, os.getcwd())  # as Python does for -m
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,7 +1,7 @@
-"""The NIC processes of a testbed: forks of a program that has loaded the kernels (``netoffload_daemon.prefork``).
+"""The NIC processes of a testbed: forks of one process that has loaded the kernels (``forks``), however many they are.
 
-The program ends when its NICs forward; they outlive it, and the process that builds the testbed. Their output goes to
-logs in the run's state directory. If a NIC does not start, the error has the end of its log.
+They outlive it, and the process that builds the testbed, and share the memory of the kernels. Their output goes to logs
+in the run's state directory. If a NIC does not start, the error has the end of its log.
 
 A NIC may be restarted amid traffic: its node's device and, in the state directory, its flow table stay. The new NIC
 loads its kernels before the old one ends.
@@ -11,20 +11,31 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
+import os
 import secrets
+import select
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from netoffload import log
 from netoffload.errors import TestbedError, UsageError
+from netoffload.lab.testbed import forks
 from netoffload.lab.testbed.journal import Journal, RunRecord, read_run
-from netoffload.lab.testbed.nic_loader import NicLoader, tail
 from netoffload.lab.testbed.plan import NodePlan, Plan, nic_argv
 from netoffload.lab.testbed.processes import ProcessId, end, identify, is_alive
 from netoffload.wire.authentication import KEY_LEN
+
+NIC_IMPORTS: Final = ("netoffload_daemon.__main__:compile_loop",)
+"""What a server of forks must have for NICs."""
+READY_TIMEOUT_S: Final = 900.0
+"""Time limit for loading. Compiling takes two and a half minutes of a free core, and several times that on a busy
+one."""
+LOG_TAIL_CHARACTERS: Final = 400
 
 
 @dataclass(frozen=True)
@@ -44,33 +55,32 @@ class Restart:
     gone_s: float
 
 
-def loader_of(plan: Plan, nodes: Sequence[NodePlan], progress: Callable[[str], None]) -> NicLoader:
-    """Return what loads the kernels for the NICs of some nodes; it begins when its context is entered.
+@contextlib.contextmanager
+def loading() -> Iterator[str]:
+    """Yield the socket of a server that loads the kernels of NICs: our environment's, or one that runs meanwhile."""
+    if (path := forks.server_path(NIC_IMPORTS)) is not None:
+        yield path
+        return
+    with forks.fork_server(NIC_IMPORTS) as env:
+        yield json.loads(env[forks.ENV_FORK_SERVER])["path"]
 
-    Args:
-        plan: a testbed with NICs.
-        nodes: the log of the first one gets what the loader says.
-        progress: called with a phrase if loading takes long.
-    """
-    return NicLoader(plan.mark, _log_path(nodes[0]), _log_format(plan), progress)
 
-
-def start(loader: NicLoader, plan: Plan, journal: Journal) -> None:
+def start(server: str, plan: Plan, journal: Journal) -> None:
     """Start the NIC of every node and return when all of them forward.
 
     Args:
-        loader: within its context.
+        server: see :func:`loading`.
         plan: the testbed, whose devices exist.
         journal: gets every process as soon as it has a pid.
 
     Raises:
         TestbedError: a NIC ended, or was not ready in time; the message has the end of its log.
     """
-    loader.wait()
-    if plan.settings.nic is not None and plan.settings.nic.keyed:
-        plan.key_path.touch(mode=0o600)
-        plan.key_path.write_text(secrets.token_hex(KEY_LEN) + "\n")
-    _become(loader, plan, plan.nodes, journal)
+    with _loaded(server, len(plan.nodes)) as conns:
+        if plan.settings.nic is not None and plan.settings.nic.keyed:
+            plan.key_path.touch(mode=0o600)
+            plan.key_path.write_text(secrets.token_hex(KEY_LEN) + "\n")
+        _start_all(conns, plan, plan.nodes, journal)
 
 
 def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill: bool = False) -> Restart:
@@ -82,7 +92,7 @@ def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill
     Args:
         plan: a testbed that is up.
         node: one of its nodes.
-        progress: called with a phrase if loading takes long.
+        progress: called with a phrase if another restart is under way.
         kill: end the old one with SIGKILL; else it may first send what it holds.
 
     Raises:
@@ -91,14 +101,13 @@ def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill
     """
     if plan.settings.nic is None:
         raise UsageError(f"run {plan.run_id} has no NICs: it was built with --no-nic")
-    with _alone(plan, progress), loader_of(plan, [node], progress) as loader:
-        loader.wait()
+    with _alone(plan, progress), loading() as server, _loaded(server, 1) as conns:
         old = _nics(_up(plan)).get(node.name)
         ended = [old] if old is not None and is_alive(old) else []
         end(ended, kill=kill)
         since_s = time.monotonic()
         _say_restarted(plan, node)
-        [pid] = _become(loader, plan, [node], Journal(plan.state_dir))
+        [pid] = _start_all(conns, plan, [node], Journal(plan.state_dir))
         gone_s = time.monotonic() - since_s
     return Restart(node.name, ended[0].pid if ended else None, pid, gone_s)
 
@@ -151,31 +160,53 @@ def _nics(record: RunRecord) -> dict[str, ProcessId]:
     return {name.removeprefix("nic "): process for name, process in record.processes if name.startswith("nic ")}
 
 
-def _become(loader: NicLoader, plan: Plan, nodes: Sequence[NodePlan], journal: Journal) -> list[int]:
+@contextlib.contextmanager
+def _loaded(server: str, count: int) -> Iterator[list[socket.socket]]:
+    """Yield connections to a server whose kernels are loaded, one for each NIC to start."""
+    with contextlib.ExitStack() as stack:
+        try:
+            conns = [stack.enter_context(forks.connect(server, READY_TIMEOUT_S)) for _ in range(count)]
+        except (ImportError, OSError) as error:
+            raise TestbedError(f"the kernels of NICs cannot be loaded: {_last_lines(str(error))}") from error
+        yield conns
+
+
+def _start_all(conns: Sequence[socket.socket], plan: Plan, nodes: Sequence[NodePlan], journal: Journal) -> list[int]:
     """Return the pids of NICs when all of them forward; if one fails, none is left."""
-    asked = [{"argv": nic_argv(plan, node), "log_path": str(node.log_path)} for node in nodes]
+    name, _, value = plan.mark.partition("=")
     started: list[ProcessId] = []
     pids: list[int] = []
-    forwarding = 0
-    try:
-        for said in loader.become(asked):
-            node = nodes[said["nic"]]
-            if "pid" in said:
-                pids.append(said["pid"])
-                if (identity := identify(pids[-1])) is not None:
+    readers: list[int] = []
+    with contextlib.ExitStack() as stack:
+        try:
+            for conn, node in zip(conns, nodes, strict=True):
+                reader, writer = os.pipe()
+                stack.callback(os.close, reader)
+                readers.append(reader)
+                with open(os.devnull, "rb") as nothing, open(_log_path(node), "ab") as log_file:
+                    argv = ["-m", "netoffload_daemon", *nic_argv(plan, node, writer)]
+                    fds = nothing.fileno(), log_file.fileno(), log_file.fileno()
+                    try:
+                        pid, pidfd = forks.ask(conn, argv, {**os.environ, name: value}, fds, [writer], outlives=True)
+                    finally:
+                        os.close(writer)
+                os.close(pidfd)
+                pids.append(pid)
+                if (identity := identify(pid)) is not None:
                     started.append(identity)
-                    ticks = identity.start_ticks
-                    journal.append("process", name=f"nic {node.name}", pid=identity.pid, start_ticks=ticks)
-            elif said["exit_code"] is not None:
-                ended = f"ended with exit code {said['exit_code']} before it was ready"
-                raise TestbedError(f"the NIC of node {node.name} {ended}{tail(_log_path(node))}")
-            else:
-                forwarding += 1
-        if forwarding < len(nodes):
-            raise TestbedError(f"the NICs of run {plan.run_id} cannot be started{tail(_log_path(nodes[0]))}")
-    except BaseException:
-        end(started)
-        raise
+                    journal.append("process", name=f"nic {node.name}", pid=pid, start_ticks=identity.start_ticks)
+            for conn, node, reader in zip(conns, nodes, readers, strict=True):
+                if not select.select([reader], [], [], READY_TIMEOUT_S)[0]:
+                    raise TestbedError(f"the NIC of node {node.name} was not ready in time{_tail(node)}")
+                if not os.read(reader, 1):
+                    ended = f"ended with exit code {forks.end_of(conn)} before it was ready"
+                    raise TestbedError(f"the NIC of node {node.name} {ended}{_tail(node)}")
+        except OSError as error:
+            end(started)
+            raise TestbedError(f"the NICs of run {plan.run_id} cannot be started: {error}") from error
+        except BaseException:
+            end(started)
+            raise
     return pids
 
 
@@ -196,3 +227,14 @@ def _log_format(plan: Plan) -> str:
 def _log_path(node: NodePlan) -> Path:
     assert node.log_path is not None
     return node.log_path
+
+
+def _tail(node: NodePlan) -> str:
+    """Return the end of a NIC's log, for an error message."""
+    text = _last_lines(_log_path(node).read_text(errors="replace"))
+    return f": {text}" if text else ""
+
+
+def _last_lines(text: str) -> str:
+    lines = [line.strip() for line in text[-LOG_TAIL_CHARACTERS:].splitlines()]
+    return " | ".join(line for line in lines[-4:] if line)

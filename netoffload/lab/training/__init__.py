@@ -23,7 +23,7 @@ and stay at chance level. With He initialisation (normal, biases 0), which this 
 a term of mixed-precision training, helps too. It multiplies gradients by a power of two before the method gets them,
 and divides afterwards. The gradient's error bound is then 2^-k / scale, and the compression ratio is smaller.
 
-Ranks are forks of a process that has imported torch and this package (``testbed.fork_server``), so a run begins with
+Ranks are forks of a process that has imported torch and this package (``testbed.forks``), so a run begins with
 its connections, not with imports. Each rank is still its own process.
 
 **Where the time goes.** A worker's iteration is computing (forward, backward, update) and communicating (the rest,

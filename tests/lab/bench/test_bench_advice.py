@@ -13,8 +13,9 @@ import pytest
 
 from netoffload import codec
 from netoffload.compiled.arrays import Float32Array
-from netoffload.lab.bench import advice, advice_codecs, advice_measure
-from netoffload.lab.bench.advice import Coding, Network, Prediction, Workload
+from netoffload.lab.bench import advice_codecs, advice_measure
+from netoffload.lab.models import advice
+from netoffload.lab.models.advice import Coding, Network, Prediction, Workload
 from netoffload.transport.rendezvous.agreement import Precision
 from tests.shared.commands import netoffload
 

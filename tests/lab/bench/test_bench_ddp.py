@@ -6,9 +6,8 @@ import os
 import pytest
 
 from netoffload.lab.bench.ddp import rows
-from netoffload.lab.bench.jobs import ALONE
+from netoffload.lab.bench.jobs import ALONE, DdpRecord, DdpResult
 from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS, steps_of
-from netoffload.lab.bench.records import DdpRecord, DdpResult
 from tests.shared.commands import PYTHONPATH, netoffload
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from netoffload.config import ENV_OFFLOAD
-from netoffload.lab.testbed.forks import ENV_FORK_SERVER, python_argv
-from netoffload.lab.testbed.launch_backends import find_mpiexec
-from tests.shared.commands import PYTHONPATH
+from netoffload.lab.testbed.forks import ENV_FORK_SERVER
+from tests.shared.commands import Done, ranks
 from tests.shared.forked_ranks import _forks  # noqa: F401
 
 pytestmark = pytest.mark.mpi
@@ -22,18 +19,8 @@ pytestmark = pytest.mark.mpi
 ALLREDUCE = "netoffload.lab.bench.rank_allreduce"
 
 
-def bench(*words: str, module: str = ALLREDUCE, count: int = 3) -> subprocess.CompletedProcess[str]:
-    return ranks("-m", module, *words, count=count)
-
-
-def ranks(*program: str, count: int = 3) -> subprocess.CompletedProcess[str]:
-    mpiexec = find_mpiexec()
-    if mpiexec is None:
-        pytest.skip("needs MPICH")
-    command = [str(mpiexec), "-n", str(count), *python_argv(os.environ), *program]
-    return subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": PYTHONPATH}, capture_output=True, text=True, timeout=90, check=False
-    )
+def bench(*words: str, module: str = ALLREDUCE, count: int = 3) -> Done:
+    return ranks(count, "-m", module, *words)
 
 
 def test_every_way_of_summing_gives_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +45,7 @@ def test_every_way_of_summing_gives_the_sum(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_broken_reduction_is_refused() -> None:
-    done = ranks(str(Path(__file__).with_name("programs") / "broken_reductions.py"))
+    done = ranks(3, str(Path(__file__).with_name("programs") / "broken_reductions.py"))
     assert done.returncode == 0, done.stderr
     verdicts = {tuple(line.split()[:2]): line.split()[2] for line in done.stdout.splitlines()}
     assert len(verdicts) == 4 * 4

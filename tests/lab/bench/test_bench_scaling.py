@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from netoffload.lab.bench import scaling
+from netoffload.lab.models.settings import node_counts, rates_bps
 from tests.shared.commands import netoffload
 
 
 def test_ranges_have_both_ends() -> None:
-    assert scaling.node_counts("4..40") == (4, 8, 16, 32, 40)
-    assert scaling.node_counts("4,6") == (4, 6)
-    assert scaling.rates_bps("1gbit..40gbit") == tuple(int(gbit * 1e9) for gbit in (1, 2.5, 10, 25, 40))
-    assert scaling.rates_bps("100mbit") == (100_000_000,)
+    assert node_counts("4..40") == (4, 8, 16, 32, 40)
+    assert node_counts("4,6") == (4, 6)
+    assert rates_bps("1gbit..40gbit") == tuple(int(gbit * 1e9) for gbit in (1, 2.5, 10, 25, 40))
+    assert rates_bps("100mbit") == (100_000_000,)
 
 
 @pytest.mark.parametrize(

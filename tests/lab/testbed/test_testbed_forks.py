@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from netoffload.lab.testbed.fork_client import RANK_ENV
-from netoffload.lab.testbed.forks import ENV_FORK_SERVER, ForkServer, prepared_ranks, python_argv
+from netoffload.lab.testbed.forks import ENV_FORK_SERVER, RANK_ENV, fork_server, prepared_ranks, python_argv
 from netoffload.lab.training.rank_imports import IMPORTED
 from tests.shared.commands import PYTHONPATH
 
@@ -25,8 +24,8 @@ WAIT = PROGRAMS / "wait.py"
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer(["decimal", "gc:disable"], OWN_ENV) as server:
+def forks() -> Iterator[dict[str, str]]:
+    with fork_server(["decimal", "gc:disable"], OWN_ENV) as server:
         yield server
 
 
@@ -35,15 +34,23 @@ def program(tmp_path: Path) -> Path:
     return tmp_path / "program.py"
 
 
-def started(forks: ForkServer, program: Path, **env: str) -> subprocess.Popen[bytes]:
-    whole = {**OWN_ENV, **forks.env, **env}
+def started(forks: dict[str, str], program: Path, **env: str) -> subprocess.Popen[bytes]:
+    whole = {**OWN_ENV, **forks, **env}
     return subprocess.Popen(
-        [*python_argv(whole), str(program), "-x", "1"],
+        [*rank_argv(whole), str(program), "-x", "1"],
         env=whole,
         cwd=program.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+def rank_argv(env: dict[str, str]) -> list[str]:
+    return [*python_argv(env=env), "-m", "mpi4py"]
+
+
+def socket_of(env: dict[str, str]) -> Path:
+    return Path(json.loads(env[ENV_FORK_SERVER])["path"])
 
 
 def wait_until_gone(pid: int) -> None:
@@ -59,11 +66,11 @@ def pid_of(client: subprocess.Popen[bytes]) -> int:
 
 
 def test_without_a_server_a_rank_is_an_interpreter_of_its_own() -> None:
-    assert python_argv({}) == [sys.executable, "-m", "mpi4py"]
+    assert python_argv(env={}) == [sys.executable]
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_fork_has_arguments_environment_folder_streams_and_imports(forks: ForkServer, code: int) -> None:
+def test_a_fork_has_arguments_environment_folder_streams_and_imports(forks: dict[str, str], code: int) -> None:
     program = PROGRAMS / "say_all.py"
     client = started(forks, program, CODE=str(code), OWN="yes")
     out, err = client.communicate(timeout=DEADLINE_S)
@@ -75,7 +82,7 @@ def test_a_fork_has_arguments_environment_folder_streams_and_imports(forks: Fork
     assert said["imported"]
     assert said["called"]
     said["env"].pop("LC_CTYPE", None)  # which Python adds where there is no locale
-    assert said["env"] == {**OWN_ENV, **forks.env, "CODE": str(code), "OWN": "yes"}
+    assert said["env"] == {**OWN_ENV, **forks, "CODE": str(code), "OWN": "yes"}
     assert said["shown"][0].startswith("NETOFFLOAD_")  # testbeds find processes by these, so they come first
     shown = dict(entry.split("=", 1) for entry in said["shown"])
     shown.pop("LC_CTYPE", None)
@@ -85,27 +92,27 @@ def test_a_fork_has_arguments_environment_folder_streams_and_imports(forks: Fork
 
 
 @pytest.mark.netns
-def test_a_fork_stays_in_its_clients_chroot(forks: ForkServer, program: Path, tmp_path: Path) -> None:
+def test_a_fork_stays_in_its_clients_chroot(forks: dict[str, str], program: Path, tmp_path: Path) -> None:
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
         pytest.skip("mounts need root with CAP_SYS_ADMIN")
     program.write_text("import os\nprint(os.getcwd(), os.listdir('/mnt'))\n")
     (root := tmp_path / "root").mkdir()
-    words = [*python_argv(forks.env), str(program)]
+    words = [*rank_argv({**OWN_ENV, **forks}), str(program)]
     script = f"mount --rbind / {root} && mount -t tmpfs none {root}/mnt && touch {root}/mnt/inside && "
     script += f"""exec chroot {root} sh -c 'cd {tmp_path} && exec "$@"' sh "$@\""""
     argv = ["unshare", "--mount", "sh", "-c", script, "sh", *words]
-    env = {**OWN_ENV, **forks.env, "PATH": f"{os.defpath}:/usr/sbin:/sbin"}
+    env = {**OWN_ENV, **forks, "PATH": f"{os.defpath}:/usr/sbin:/sbin"}
     done = subprocess.run(argv, env=env, capture_output=True, timeout=DEADLINE_S)
     assert (done.stdout.decode(), done.stderr) == (f"{tmp_path} ['inside']\n", b"")
 
 
-def test_a_rank_whose_imports_differ_is_an_interpreter_of_its_own(forks: ForkServer, program: Path) -> None:
+def test_a_rank_whose_imports_differ_is_an_interpreter_of_its_own(forks: dict[str, str], program: Path) -> None:
     program.write_text("import sys\nprint('decimal' in sys.modules)\n")
     for env, is_fork in (({}, True), ({"NUMBA_DISABLE_JIT": "1"}, False)):
         assert started(forks, program, **env).communicate(timeout=DEADLINE_S)[0] == f"{is_fork}\n".encode()
 
 
-def test_an_exception_is_a_traceback_and_exit_code_1(forks: ForkServer, program: Path) -> None:
+def test_an_exception_is_a_traceback_and_exit_code_1(forks: dict[str, str], program: Path) -> None:
     program.write_text("raise ValueError('so it is')\n")
     client = started(forks, program)
     _out, err = client.communicate(timeout=DEADLINE_S)
@@ -113,18 +120,18 @@ def test_an_exception_is_a_traceback_and_exit_code_1(forks: ForkServer, program:
     assert err.splitlines()[-1] == b"ValueError: so it is"
 
 
-def test_a_client_that_says_nothing_does_not_keep_others_waiting(forks: ForkServer, program: Path) -> None:
+def test_a_client_that_says_nothing_does_not_keep_others_waiting(forks: dict[str, str], program: Path) -> None:
     program.write_text("print('served')\n")
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.connect(forks.env[ENV_FORK_SERVER])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.connect(str(socket_of(forks)))
         assert started(forks, program).communicate(timeout=DEADLINE_S)[0] == b"served\n"
 
 
-def test_descriptors_of_the_launcher_keep_their_numbers(forks: ForkServer, program: Path) -> None:
+def test_descriptors_of_the_launcher_keep_their_numbers(forks: dict[str, str], program: Path) -> None:
     program.write_text("import os\nos.write(int(os.environ['PMI_FD']), b'cmd=init')\n")
     read_fd, write_fd = os.pipe()
-    env = {**OWN_ENV, **forks.env, "PMI_FD": str(write_fd)}
-    with subprocess.Popen([*python_argv(env), str(program)], env=env, pass_fds=[write_fd]) as client:
+    env = {**OWN_ENV, **forks, "PMI_FD": str(write_fd)}
+    with subprocess.Popen([*rank_argv(env), str(program)], env=env, pass_fds=[write_fd]) as client:
         os.close(write_fd)
         assert client.wait(DEADLINE_S) == 0
     assert os.read(read_fd, 64) + os.read(read_fd, 64) == b"cmd=init"  # and then the end: nobody else holds it
@@ -132,7 +139,7 @@ def test_descriptors_of_the_launcher_keep_their_numbers(forks: ForkServer, progr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_client_that_is_ended_ends_its_fork(forks: ForkServer, number: signal.Signals) -> None:
+def test_a_client_that_is_ended_ends_its_fork(forks: dict[str, str], number: signal.Signals) -> None:
     with started(forks, WAIT) as client:
         pid = pid_of(client)
         client.send_signal(number)
@@ -140,13 +147,13 @@ def test_a_client_that_is_ended_ends_its_fork(forks: ForkServer, number: signal.
         wait_until_gone(pid)
 
 
-def test_a_fork_that_a_signal_ends_is_said_so(forks: ForkServer) -> None:
+def test_a_fork_that_a_signal_ends_is_said_so(forks: dict[str, str]) -> None:
     with started(forks, WAIT) as client:
         os.kill(pid_of(client), signal.SIGSEGV)
         assert client.wait(DEADLINE_S) == -signal.SIGSEGV
 
 
-def test_a_fork_that_ignores_sigterm_ends_with_its_client(forks: ForkServer) -> None:
+def test_a_fork_that_ignores_sigterm_ends_with_its_client(forks: dict[str, str]) -> None:
     with started(forks, WAIT, DEAF="yes") as client:
         pid = pid_of(client)
         client.send_signal(signal.SIGTERM)
@@ -158,8 +165,8 @@ def test_a_fork_that_ignores_sigterm_ends_with_its_client(forks: ForkServer) -> 
 
 def test_with_its_owner_go_forks_and_folder() -> None:
     with contextlib.ExitStack() as stack:
-        with ForkServer([], OWN_ENV) as server:
-            folder = Path(*server.env.values()).parent
+        with fork_server([], OWN_ENV) as server:
+            folder = socket_of(server).parent
             client = stack.enter_context(started(server, WAIT))
             pid = pid_of(client)
         wait_until_gone(pid)
@@ -169,7 +176,7 @@ def test_with_its_owner_go_forks_and_folder() -> None:
 
 def test_a_module_that_is_not_there_is_told_by_clients_alone(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program.write_text("")
-    with ForkServer(["no_such_module"], OWN_ENV) as server:
+    with fork_server(["no_such_module"], OWN_ENV) as server:
         for _ in range(2):  # while it imports, and afterwards
             client = started(server, program)
             err = client.communicate(timeout=DEADLINE_S)[1]
@@ -183,9 +190,9 @@ def test_an_owner_that_is_killed_takes_forks_and_folder_with_it() -> None:
     command = [sys.executable, str(PROGRAMS / "own_forks.py")]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
-        path = Path(owner.stdout.readline().strip())
-        whole = {**env, ENV_FORK_SERVER: str(path)}
-        with subprocess.Popen([*python_argv(whole), str(WAIT)], env=whole, stdout=subprocess.PIPE) as client:
+        whole = {**env, ENV_FORK_SERVER: owner.stdout.readline().strip()}
+        path = socket_of(whole)
+        with subprocess.Popen([*rank_argv(whole), str(WAIT)], env=whole, stdout=subprocess.PIPE) as client:
             pid = pid_of(client)
             owner.kill()
             wait_until_gone(pid)

@@ -6,12 +6,11 @@ import pytest
 
 from netoffload.errors import RunError
 from netoffload.lab.testbed import launch
-from netoffload.lab.testbed.launch_backends import Launch
 
 
 def test_a_launcher_that_misses_the_end_of_a_rank_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    def blind(_mpi: str, ranks: list[list[str]]) -> Launch:
-        return Launch(["sh", "-c", '"$@"; sleep 60', "sh", *ranks[0]], {}, {})
+    def blind(_mpi: str, ranks: list[list[str]]) -> launch.Launch:
+        return launch.Launch(["sh", "-c", '"$@"; sleep 60', "sh", *ranks[0]], {}, {})
 
     monkeypatch.setattr(launch, "make_local_launch", blind)
     monkeypatch.setattr(launch, "FAILED_S", 0.1)

@@ -2,8 +2,8 @@
 
 import time
 
-from netoffload.lab.testbed.forks import ForkServer
+from netoffload.lab.testbed.forks import fork_server
 
-with ForkServer([]) as forks:
-    print(*forks.env.values(), flush=True)
+with fork_server([]) as env:
+    print(*env.values(), flush=True)
     time.sleep(60)

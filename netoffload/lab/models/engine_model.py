@@ -1,20 +1,22 @@
-"""A gradient through models of the paper's 256-bit engine (``lab.models.hardware``)."""
+"""A gradient through models of the paper's 256-bit engine (``hardware``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 
+from netoffload.collectives.samples import gradient_of, parse_sigma
 from netoffload.compiled.arrays import Float32Array
+from netoffload.config import parse_clock_hz
 from netoffload.errors import UsageError
-from netoffload.lab.bench.experiment import AllOrNothing, Finding, Progress
-from netoffload.lab.bench.vectors import gaussian
+from netoffload.lab.declared import AllOrNothing, Column, Finding, Progress, Table, mega, words
 from netoffload.lab.models import hardware
 from netoffload.lab.models.hardware.blocks import blocks_of
+from netoffload.lab.models.settings import EngineSettings
 
 LINES_BPS: Final = (10_000_000_000, 25_000_000_000, 100_000_000_000)
 """Ethernet links that an engine is compared with."""
@@ -27,72 +29,37 @@ CIRCUITS: Final[dict[str, type[hardware.Engine]]] = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What to model.
-
-    Attributes:
-        codec: one of ``hardware.MODELLED``.
-        bound_k: error bound 2^-bound_k.
-        clock_hz: clock of the engine.
-        gradients: FILE.npy, FILE.bin (float32, little-endian), or gaussian:SIGMA.
-        count: floats to draw for gaussian.
-        bursts: number of bursts (8 floats each) to take from the start; None: all.
-        seed: seed of the values drawn.
-
-    Raises:
-        UsageError: a codec without an engine, or a bound outside 1..16.
-    """
-
-    codec: str
-    bound_k: int
-    clock_hz: int
-    gradients: str
-    count: int
-    bursts: int | None
-    seed: int
-
-    def __post_init__(self) -> None:
-        """Refuse before anything is modelled."""
-        blocks_of(self.codec, self.bound_k)
-
-
-@dataclass(frozen=True)
-class Stall:
-    """Cycles in which no floats crossed, their share of all cycles, and the reason."""
-
-    cycles: int
-    share: float
-    reason: str
-    meaning: str
-
-
-@dataclass(frozen=True)
 class Activity(Finding):
     """An engine's counts; ``stalls`` are the waits of the port with floats, ``wire_waits`` those of the other port."""
 
-    cycles: int
-    beats_in: int
-    beats_out: int
-    input_bps: float
-    output_bps: float
+    cycles: Annotated[int, Column("cycles")]
+    beats_in: Annotated[int, Column("beats in")]
+    beats_out: Annotated[int, Column("beats out")]
+    input_bps: Annotated[float, Column("in Gb/s", ".2f", 1e9)]
+    output_bps: Annotated[float, Column("out Gb/s", ".2f", 1e9)]
     stalls: dict[str, int]
     wire_waits: dict[str, int]
 
-    def explained_stalls(self) -> Iterator[Stall]:
-        """Yield the stalls with their meaning."""
+    def explained_stalls(self) -> Iterator[str]:
+        """Yield a line for each kind of stall: its cycles, their share, the reason and its meaning."""
         for reason, cycles in self.stalls.items():
-            yield Stall(cycles, cycles / self.cycles, reason, hardware.MEANING[hardware.Wait(reason)])
+            meaning = hardware.MEANING[hardware.Wait(reason)]
+            yield f"stalled {cycles} cycles ({cycles / self.cycles:.2%}), {reason}: {meaning}"
+
+
+def _megahertz(clock_hz: float) -> str:
+    return f"{mega(clock_hz, '.0f')} MHz"
 
 
 @dataclass(frozen=True)
 class Line(Finding):
     """How fast gradients cross a line between two such engines; headers are left out."""
 
-    line_bps: int
-    gradient_bps: float
-    speedup: float
-    limited_by: str
-    clock_to_fill_hz: float
+    line_bps: Annotated[int, Column("line Gb/s", ".4g", 1e9)]
+    gradient_bps: Annotated[float, Column("gradients Gb/s", ".4g", 1e9)]
+    speedup: Annotated[float, Column("times the line", ".2f")]
+    limited_by: Annotated[str, Column("limited by")]
+    clock_to_fill_hz: Annotated[float, Column("clock to fill it", _megahertz)]
 
 
 @dataclass(frozen=True)
@@ -109,10 +76,10 @@ class Shift(Finding):
 class Cost(Finding):
     """The circuit of an engine, which moves up to ``width_bits`` in a cycle."""
 
-    engine: str
-    register_bits: int
-    width_bits: int
-    multiplexers: int
+    engine: Annotated[str, words("engine")]
+    register_bits: Annotated[int, Column("register bits")]
+    width_bits: Annotated[int, Column("shifter bits")]
+    multiplexers: Annotated[int, Column("multiplexers")]
     shifters: list[Shift]
 
 
@@ -129,17 +96,28 @@ class Findings(Finding):
     lines: list[Line]
     circuits: list[Cost]
 
+    def shown(self) -> Iterator[Table | str]:
+        """See :meth:`Finding.shown`."""
+        asked = self.configuration
+        what = f"{self.bursts} bursts of {asked['gradients']}, {asked['codec']} 2^-{asked['bound_k']}"
+        yield f"{what}: ratio {self.ratio:.2f}"
+        both = {"compressor": self.compressor, "decompressor": self.decompressor}
+        engines = Table.of(Activity, both.values(), f"256-bit engines at {mega(asked['clock_hz'], 'g')} MHz")
+        named = [[name, *cells] for name, cells in zip(both, engines.rows, strict=True)]
+        yield replace(engines, columns=[words("engine"), *engines.columns], rows=named)
+        for name, did in both.items():
+            yield from (f"{name} {stalled}" for stalled in did.explained_stalls())
+        yield Table.of(Line, self.lines, "Gradients across a line between two such engines, without headers")
+        yield Table.of(Cost, self.circuits, "What the engines are made of, without the blocks of the lanes")
+
 
 class EngineModel(AllOrNothing[Findings]):
     """One gradient through a compressor, and through a decompressor."""
 
-    def __init__(self, asked: Asked) -> None:
-        """Read or draw the gradient.
-
-        Raises:
-            UsageError: it cannot be read, or holds no float.
-        """
-        self._asked = asked
+    def __init__(self, asked: EngineSettings) -> None:
+        """Read or draw the gradient."""
+        blocks_of(asked.codec, asked.bound)
+        self._asked, self._clock_hz = asked, parse_clock_hz(asked.clock)
         self._values = _gradient(asked)[: None if asked.bursts is None else 8 * asked.bursts]
         if not self._values.size:
             raise UsageError(f"gradients {asked.gradients!r} hold no float")
@@ -148,15 +126,15 @@ class EngineModel(AllOrNothing[Findings]):
         """Clock the values through both engines."""
         asked, values = self._asked, self._values
         progress(f"compressing {values.size} floats, cycle by cycle")
-        payload, compressor = hardware.compress(values, asked.codec, asked.bound_k)
+        payload, compressor = hardware.compress(values, asked.codec, asked.bound)
         progress(f"decompressing {payload.size} octets")
-        _, decompressor = hardware.decompress(payload, values.size, asked.codec, asked.bound_k)
-        ratio, clock_hz = values.nbytes / payload.size, asked.clock_hz
+        _, decompressor = hardware.decompress(payload, values.size, asked.codec, asked.bound)
+        ratio, clock_hz = values.nbytes / payload.size, self._clock_hz
         engine_bps = min(compressor.intake.rate_bps(clock_hz), decompressor.outlet.rate_bps(clock_hz))
         self.found = Findings(
             configuration={
                 "codec": asked.codec,
-                "bound_k": asked.bound_k,
+                "bound_k": asked.bound,
                 "clock_hz": clock_hz,
                 "gradients": asked.gradients,
                 "seed": asked.seed,
@@ -171,12 +149,12 @@ class EngineModel(AllOrNothing[Findings]):
         )
 
 
-def _gradient(asked: Asked) -> Float32Array:
+def _gradient(asked: EngineSettings) -> Float32Array:
     """Return float32[n]."""
     text = asked.gradients
     path = Path(text)
     if path.suffix not in (".npy", ".bin"):
-        return gaussian(text, asked.count, asked.seed)
+        return gradient_of(0, asked.count, parse_sigma(text), asked.seed)
     try:
         values = np.memmap(path, "<f4", "r") if path.suffix == ".bin" else np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError) as error:

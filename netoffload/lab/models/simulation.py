@@ -9,14 +9,14 @@ formula of ``netoffload.lab.models.cost.exchange``, so it checks them.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
+from netoffload.collectives.samples import gradients_from
 from netoffload.collectives.schedule import allgather_walk, allreduce_walk, partition, reduce_scatter_walk
 from netoffload.engine.pair import Stream, pair
-from netoffload.lab.bench.experiment import AllOrNothing, Finding, Progress
-from netoffload.lab.bench.vectors import gaussian
+from netoffload.lab.declared import Column, Finding, Progress, words
 from netoffload.lab.models.cost import exchange
 from netoffload.lab.models.cost.exchange import Link
 from netoffload.wire import vnet
@@ -81,9 +81,9 @@ def nic_octets(octets: int) -> int:
         octets: length of the block as float32; of a long block only a part is sent, and its octets are scaled.
     """
     stream = Stream(*pair())
-    stream.send(gaussian(GRADIENTS, JUDGED_FLOATS, 1))
+    stream.send(gradients_from(GRADIENTS, 1)(0, JUDGED_FLOATS))
     floats = min(octets // FLOAT_OCTETS, LONGEST_FLOATS)
-    frames = stream.send(gaussian(GRADIENTS, floats, 2))
+    frames = stream.send(gradients_from(GRADIENTS, 2)(0, floats))
     return round(sum(map(_on_wire, frames)) * octets / (FLOAT_OCTETS * floats))
 
 
@@ -131,52 +131,30 @@ def _sizes(octets: int, blocks: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Checked(Finding):
-    """One way and number of nodes: seconds by formula and by simulation, and their difference."""
+    """One way and number of nodes: seconds by formula and by simulation, and the formula's error as a share."""
 
-    way: str
-    nodes: int
-    formula_s: float
-    simulated_s: float
-
-    @property
-    def off(self) -> float:
-        """The formula's error, as a share of the simulated time."""
-        return self.formula_s / self.simulated_s - 1
+    way: Annotated[str, words("way")]
+    nodes: Annotated[int, Column("nodes")]
+    formula_s: Annotated[float, Column("formula s", ".4g")]
+    simulated_s: Annotated[float, Column("simulated s", ".4g")]
+    off: Annotated[float, Column("off %", "+.2f", 0.01)]
 
 
-@dataclass(frozen=True)
-class Findings(Finding):
-    """Every way on every number of nodes."""
+def checked(link: Link, octets: int, progress: Progress, counts: Sequence[int] = CHECKED) -> list[Checked]:
+    """Return the formulas beside the events, for numbers of nodes that are 2 or more."""
+    rows: list[Checked] = []
+    for done, nodes in enumerate(counts):
+        progress(f"simulating {nodes} nodes", done / len(counts))
+        rows += [Checked(way, nodes, *both, both[0] / both[1] - 1) for way, both in _both_s(link, nodes, octets)]
+    return rows
 
-    octets: int
-    rows: list[Checked]
 
-
-class Simulation(AllOrNothing[Findings]):
-    """The formulas beside the events."""
-
-    def __init__(self, link: Link, nodes: Sequence[int], octets: int) -> None:
-        """Prepare the exchange of ``octets`` between each number of nodes, 2 or more."""
-        self._link, self._nodes, self._octets = link, nodes, octets
-
-    def measure(self, progress: Progress) -> None:
-        """Run every schedule."""
-        rows: list[Checked] = []
-        link, octets = self._link, self._octets
-        for done, nodes in enumerate(self._nodes):
-            progress(f"simulating {nodes} nodes", done / len(self._nodes))
-            members = exchange.best_members(link, link, nodes, octets)
-            groups = nodes // members
-            rings_s = exchange.rings_of_rings_s(link, link, groups, members, octets)
-            ratio = RATIO_OCTETS / nic_octets(RATIO_OCTETS)
-            found = {
-                "ring": (exchange.ring_s(link, nodes, octets), ring(link, nodes, octets)),
-                "ring, NICs": (
-                    exchange.ring_s(link.coded(ratio), nodes, octets),
-                    ring_through_nics(link, nodes, octets),
-                ),
-                "rings of rings": (rings_s, rings_of_rings(link, groups, members, octets)),
-                "aggregator": (exchange.aggregator_s(link, nodes, octets), aggregator(link, nodes, octets)),
-            }
-            rows += [Checked(way, nodes, *both) for way, both in found.items()]
-        self.found = Findings(octets, rows)
+def _both_s(link: Link, nodes: int, octets: int) -> Iterator[tuple[str, tuple[float, float]]]:
+    members = exchange.best_members(link, link, nodes, octets)
+    groups = nodes // members
+    narrow = link.coded(RATIO_OCTETS / nic_octets(RATIO_OCTETS))
+    yield "ring", (exchange.ring_s(link, nodes, octets), ring(link, nodes, octets))
+    yield "ring, NICs", (exchange.ring_s(narrow, nodes, octets), ring_through_nics(link, nodes, octets))
+    rings_s = exchange.rings_of_rings_s(link, link, groups, members, octets)
+    yield "rings of rings", (rings_s, rings_of_rings(link, groups, members, octets))
+    yield "aggregator", (exchange.aggregator_s(link, nodes, octets), aggregator(link, nodes, octets))

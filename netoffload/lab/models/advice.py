@@ -1,21 +1,19 @@
-"""Which exchange pays on a network: arithmetic alone. Its figures come from ``advice_measure``.
+"""Which exchange pays on a network: arithmetic alone. Its figures come from ``netoffload.lab.bench.advice_measure``.
 
-Of a gradient of n octets, summed by p ranks over links of R octets per second with a one-way delay d::
+A step takes its computing and its exchange, whose time is that of ``netoffload.lab.models.cost.exchange``. Rings code
+chunk by chunk, so the slower of wire and coding counts. Payloads that are gathered are coded as a whole, so both count.
+Of p ranks' gradients of n octets::
 
-    step = computing + exchange
-    exchange = max(wire / R, coding) + delays      coded chunk by chunk: rings, inline and through NICs
-    exchange = wire / R + coding + delays          coded as a whole: payloads that are gathered
-
-    way                      wire                 coding                              delays
-    ring                     2(p-1)/p n           0                                   (2(p-1) + ceil(log2 p)) d
-    ring, inline             2(p-1)/p n / ratio   every hop: wire n, encoded, decoded    the same
+    way                      on the wire          coding                              delays
+    ring                     2(p-1)/p n           0                                   2(p-1), and the meeting's
+    ring, inline             the same / ratio     what travels, encoded and decoded   the same
     ring, through NICs       likewise             likewise, in the NICs               and those of the NICs
-    gloo                     2(p-1)/p n           0                                   2(p-1) d
-    gathered payloads        (p-1) n / ratio      n encoded, p n decoded              (1 + ceil(log2 p)) d
+    gloo                     2(p-1)/p n           0                                   2(p-1)
+    gathered payloads        (p-1) n / ratio      n encoded, p n decoded              1, and the meeting's
     periodic, every k steps  a k-th of a ring     0                                   a k-th of a ring's
 
-ceil(log2 p) is the number of rounds of the meeting with which each call of ours begins. A ring carries partial sums,
-whose ratio differs from that of one gradient; see ``advice_codecs``.
+Each call of ours begins with a meeting. A ring carries partial sums, whose ratio differs from that of one gradient; see
+``advice_codecs``.
 
 The prediction leaves out headers, computing that goes on while gradients are on their way, adding, the kernel's own
 work, cores that ranks and NICs share, and what an error or a period does to learning.
@@ -24,13 +22,13 @@ work, cores that ranks and NICs share, and what an error or a period does to lea
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
-from netoffload.lab.bench.experiment import Finding
-from netoffload.methods.floats import ring_octets
+from netoffload.collectives.schedule import ring_octets
+from netoffload.lab.declared import Column, Finding, words
+from netoffload.lab.models.cost.exchange import Link, gathered_s, meeting_s, ring_delays_s, ring_s
 from netoffload.methods.registry import PERIOD_DEFAULT
 
 WORTH: Final = 1.05
@@ -66,30 +64,19 @@ class Network(Finding):
     delay_s: float
     source: str = "given"
 
-    def wire_s(self, octets: float) -> float:
-        """Return how long a link carries that many octets."""
-        return octets * 8 / self.rate_bps
+    def link(self, more_delay_s: float = 0.0) -> Link:
+        """Return a link of the network, without adding."""
+        return Link.of_rate(self.rate_bps, self.delay_s + more_delay_s)
 
     @property
     def meeting_s(self) -> float:
         """Time of the meeting before a call of ours."""
-        return math.ceil(math.log2(self.ranks)) * self.delay_s
-
-    @property
-    def ring_s(self) -> float:
-        """Time that the delays of a ring's steps add, its meeting included."""
-        return 2 * (self.ranks - 1) * self.delay_s
+        return meeting_s(self.link(), self.ranks)
 
 
 @dataclass(frozen=True)
 class Workload(Finding):
-    """What a rank does in a step.
-
-    Attributes:
-        name: name of the model or file.
-        gradient_octets: length of the gradient as float32.
-        compute_s: time of forward, backward and update.
-    """
+    """What a rank does in a step: forward, backward, update, and a gradient of that many octets of float32."""
 
     name: str
     gradient_octets: int
@@ -116,40 +103,30 @@ class Coding(Finding):
     worst_over_bound: float | None = None
     options: str = ""
 
-    def coding_s(self, encoded_octets: float, decoded_octets: float) -> float:
-        """Return how long one core encodes and decodes that many octets of float32."""
-        return encoded_octets / self.encode_Bps + decoded_octets / self.decode_Bps
+    @property
+    def hop_Bps(self) -> float:  # noqa: N802
+        """Octets of float32 per second that one core encodes, and decodes as well."""
+        return 1 / (1 / self.encode_Bps + 1 / self.decode_Bps)
 
 
 @dataclass(frozen=True)
 class Prediction(Finding):
-    """The predicted step with one exchange.
+    """The predicted step with one exchange; ``how`` is the code that a torch script needs for it.
 
-    Attributes:
-        exchange: name of the exchange in the table.
-        how: code that a torch script needs for this exchange.
-        wire_octets: octets that a rank sends in a step.
-        wire_s: time that its link needs for them.
-        codec_s: time that a core needs to encode and decode.
-        delays_s: time that the delays of the links add.
-        step_s: predicted time of the step.
-        speedup: the plain ring's step over this one.
-        relative_error: as in :class:`Coding`; 0: exact; None: the exchange averages weights and has no such error.
-        worst_over_bound: as in :class:`Coding`.
-        measured_s: measured time of the step; None: not tried.
+    ``relative_error`` is 0 for an exact exchange, None for one that averages weights. ``measured_s``: None, not tried.
     """
 
-    exchange: str
+    exchange: Annotated[str, words("exchange")]
     how: str
-    wire_octets: float
-    wire_s: float
-    codec_s: float
-    delays_s: float
-    step_s: float
-    speedup: float = 1.0
-    relative_error: float | None = 0.0
-    worst_over_bound: float | None = None
-    measured_s: float | None = None
+    wire_octets: Annotated[float, Column("MB", ".3g", 1e6)]
+    wire_s: Annotated[float, Column("wire", ".1f", 1e-3)]
+    codec_s: Annotated[float, Column("codec", ".1f", 1e-3)]
+    delays_s: Annotated[float, Column("delays", ".1f", 1e-3)]
+    step_s: Annotated[float, Column("step", ".1f", 1e-3)]
+    speedup: Annotated[float, Column("x ring", ".2f")] = 1.0
+    relative_error: Annotated[float | None, Column("error %", ".1f", 0.01)] = 0.0
+    worst_over_bound: Annotated[float | None, Column("/ bound", ".2f")] = None
+    measured_s: Annotated[float | None, Column("tried", ".1f", 1e-3)] = None
 
     @property
     def likely_s(self) -> float:
@@ -158,18 +135,14 @@ class Prediction(Finding):
 
 
 def predict(network: Network, work: Workload, codings: Mapping[str, Coding]) -> list[Prediction]:
-    """Return the prediction for every exchange, the plain ring first.
-
-    Args:
-        network: the network between the ranks, at least two.
-        work: what a rank does in a step.
-        codings: findings by codec or compressor; exchanges with others are left out.
-    """
+    """Return the prediction for every exchange whose coding is known, the plain ring first; two ranks at least."""
     plain = ring(network, work)
     rows = [plain]
     rows += [ring(network, work, codec, codings[codec]) for codec in INLINE if codec in codings]
     rows += [ring(network, work, codec, codings[codec], NIC_DELAY_S) for codec in INLINE[:1] if codec in codings]
-    gloo = dataclasses.replace(plain, exchange="gloo", how='init_process_group("gloo")', delays_s=network.ring_s)
+    gloo = dataclasses.replace(
+        plain, exchange="gloo", how='init_process_group("gloo")', delays_s=plain.delays_s - network.meeting_s
+    )
     rows.append(dataclasses.replace(gloo, step_s=plain.step_s - network.meeting_s))
     rows += [gathered(network, work, name, codings[name]) for name in GATHERED if name in codings]
     rows.append(periodic(work, plain, PERIOD_DEFAULT))
@@ -180,20 +153,19 @@ def ring(
     network: Network, work: Workload, codec: str = "", coding: Coding | None = None, nic_delay_s: float = 0.0
 ) -> Prediction:
     """Return the prediction for a ring: plain, inline, or through NICs, which add ``nic_delay_s`` to every delay."""
-    octets = ring_octets(work.gradient_octets, network.ranks)
-    through = dataclasses.replace(network, delay_s=network.delay_s + nic_delay_s)
-    delays_s = network.meeting_s + through.ring_s
+    vector_octets, link = work.gradient_octets, network.link(nic_delay_s)
+    octets, before_s = ring_octets(vector_octets, network.ranks), work.compute_s + network.meeting_s
+    delays_s = network.meeting_s + ring_delays_s(link, network.ranks)
     if coding is None:
-        wire_s, how = network.wire_s(octets), 'CompressionState(offload="off")'
-        return Prediction(PLAIN, how, octets, wire_s, 0.0, delays_s, work.compute_s + wire_s + delays_s)
-    wire_s, codec_s = network.wire_s(octets / coding.ratio), coding.coding_s(octets, octets)
-    offload = "nic" if nic_delay_s else "inline"
+        how, step_s = 'CompressionState(offload="off")', before_s + ring_s(link, network.ranks, vector_octets)
+        return Prediction(PLAIN, how, octets, link.beta_s * octets, 0.0, delays_s, step_s)
+    coded, offload = link.coded(coding.ratio, coding.hop_Bps), "nic" if nic_delay_s else "inline"
     return Prediction(
         f"{codec} in NICs" if nic_delay_s else f"{codec} inline",
         f'CompressionState(offload="{offload}", {coding.options})',
         octets / coding.ratio,
-        *(wire_s, codec_s, delays_s),
-        step_s=work.compute_s + max(wire_s, codec_s) + delays_s,
+        *(link.coded(coding.ratio).beta_s * octets, octets / coding.hop_Bps, delays_s),
+        step_s=before_s + ring_s(coded, network.ranks, vector_octets),
         relative_error=coding.relative_error,
         worst_over_bound=coding.worst_over_bound,
     )
@@ -201,15 +173,15 @@ def ring(
 
 def gathered(network: Network, work: Workload, name: str, coding: Coding) -> Prediction:
     """Return the prediction if every rank sends its payload to every other rank."""
-    octets = (network.ranks - 1) * work.gradient_octets / coding.ratio
-    wire_s = network.wire_s(octets)
-    codec_s = coding.coding_s(work.gradient_octets, network.ranks * work.gradient_octets)
-    delays_s = network.meeting_s + network.delay_s
+    vector_octets, link = work.gradient_octets, network.link().coded(coding.ratio)
+    sent_octets = (network.ranks - 1) * vector_octets
+    codec_s = vector_octets / coding.encode_Bps + network.ranks * vector_octets / coding.decode_Bps
+    exchange_s = network.meeting_s + gathered_s(link, network.ranks, vector_octets) + codec_s
     return Prediction(
         name,
         f"CompressionState({coding.options})",
-        *(octets, wire_s, codec_s, delays_s),
-        step_s=work.compute_s + wire_s + codec_s + delays_s,
+        *(sent_octets / coding.ratio, link.beta_s * sent_octets, codec_s, network.meeting_s + link.alpha_s),
+        step_s=work.compute_s + exchange_s,
         relative_error=coding.relative_error,
     )
 
