@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from quick_cases import NIGHT
 
 from netoffload.netlink import Namespace, netns_path, remove_netns
+from tests.shared.quick_cases import NIGHT
 
 # The first example of a property may compile a kernel, and a busy machine may take its core away: time is no property.
 settings.register_profile("netoffload", deadline=None)

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 import typer
-from commands import PYTHONPATH, netoffload
-from documented import PAGES, ROOT, SHELL, Block, blocks, blocks_of, calls, has_placeholders, is_like, spans, typed
 from typer.core import TyperCommand
 
 from netoffload.cli.app import app
@@ -25,24 +23,36 @@ from netoffload.cli.known import import_all
 from netoffload.errors import SystemRefusedError, UsageError
 from netoffload.lab.reports.table import QUANTITIES
 from netoffload_daemon.arguments import parse_arguments
+from tests.shared.commands import PYTHONPATH, netoffload
+from tests.shared.documented import (
+    PAGES,
+    ROOT,
+    SHELL,
+    Block,
+    blocks,
+    blocks_of,
+    calls,
+    has_placeholders,
+    is_like,
+    spans,
+    typed,
+)
 
 BLOCKS = blocks()
 DOORS = (
     "netoffload.lab.testbed.build.check_root",
-    "netoffload.lab.testbed.run_local_ranks",
     "netoffload.lab.cli.bench.progress_bar",
     "netoffload.lab.cli.reproduce.progress_bar",
     "netoffload.lab.cli.training_runs.progress",
-    "netoffload.lab.cli.verify.progress_bar",
-    "netoffload.lab.cli.verify_soak.progress_bar",
+    "netoffload.cli.verify.progress_bar",
 )
 """What every command goes through that builds, trains or measures, behind all that it checks."""
 
 CHECKED_BEHIND_THE_PARSER = ("bench", "demo", "model", "reproduce", "run", "train", "up", "verify")
 """Commands with values that they check themselves, in front of these doors."""
 
-WITHOUT_A_DOOR = (["verify", "group"], ["verify", "torch"])
-"""These start processes of their own."""
+WITHOUT_A_DOOR = (["verify", "collectives"],)
+"""These need a launcher."""
 
 AT_THE_DOOR = "this far, and no further"
 

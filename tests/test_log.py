@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import python
 
 from netoffload import log
+from tests.shared.commands import python
 
 PROGRAM = str(Path(__file__).with_name("programs") / "speak_json.py")
 

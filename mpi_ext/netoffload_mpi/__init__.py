@@ -23,7 +23,7 @@ Files, in the order in which a call meets them: ``comm`` (the class; point to po
 row each), ``buffers`` (mpi4py's buffer specifications -> vectors), ``plans`` (a call's arguments -> a function of the
 data plane), ``lifecycle`` (connections, made by the first call), ``requests`` (non-blocking calls), ``plane`` and
 ``rendezvous`` (set-up through MPI, with a time limit). Rank programs: ``bench`` (speed), ``bench_overlap``
-(communication behind computation), ``verify`` (correctness).
+(communication behind computation), ``verify`` (one round of every call).
 """
 
 from mpi4py import MPI

@@ -31,7 +31,10 @@ def commands() -> dict[str, dict[str, Any]]:
     """Return the modules and the summary of every command that is installed, by name."""
     known: dict[str, dict[str, Any]] = {}
     for file in map(_file, (OWN, LAB)):
-        known |= json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        table = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        for name, said in table.items():
+            before = known.get(name, {"modules": []})  # the laboratory adds commands to groups of the product
+            known[name] = {**said, **before, "modules": [*before["modules"], *said["modules"]]}
     return dict(sorted(known.items()))
 
 
@@ -103,9 +106,9 @@ def commands_text(package: str) -> str:
     found = typer.main.get_group(KnownCommands.app).commands.items()
     rows = {name: _row(one) for name, one in found if one.callback is not None}  # the others are in the file only
     lines = [
-        f"{json.dumps(name)}: {json.dumps(row)}"
+        f"{json.dumps(name)}: {json.dumps({**row, 'modules': own})}"
         for name, row in sorted(rows.items())
-        if row["modules"][0].rpartition(".")[0] == package
+        if (own := [module for module in row["modules"] if module.rpartition(".")[0] == package])
     ]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -60,8 +60,9 @@ Files: ``reference``, the slow oracle, which is the specification. One body per 
 floats of ``scalar``, and ``escapes``. ``kernels`` puts bodies and primitives together and chooses. ``bursts`` is the
 contract of all kernels, ``base`` the interface for whole arrays; the registry is here.
 
-Checks: ``verify`` sends every float32 through kernels and oracle; ``fuzz`` sends payloads into the decoder at the edge
-of memory. ``netoffload.lab.bench`` measures speed, ratio and error. ``netoffload.compiled`` sets up Numba.
+Checks: ``verify`` sends drawn floats through kernels and oracle; ``tests/fuzz`` sends every float32, and payloads into
+the decoder at the edge of memory. ``netoffload.lab.bench`` measures speed, ratio and error. ``netoffload.compiled``
+sets up Numba.
 """
 
 from __future__ import annotations

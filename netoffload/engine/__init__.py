@@ -7,8 +7,8 @@
     nic.from_clock  lent ──► plain ─────────────────────────────────────► wire   octets that the host never sends again
     nic.from_wire   unwrap ─► find_block ─► note ─► take ─► finish ─► host       blocks become one large segment again
 
-``nic`` holds the state of one NIC and these calls. Its callers are the daemon's loop, the fuzzers and ``pair`` (two
-NICs back to back in memory); they call nothing below it.
+``nic`` holds the state of one NIC and these calls. Its callers are the daemon's loop, ``tests/fuzz`` and ``pair``
+(two NICs back to back in memory); they call nothing below it.
 
 Both directions take one frame with its virtio-net header and write into buffers that the caller made once; nothing is
 allocated per frame. A frame that the NIC does not handle crosses unchanged: the caller writes the buffer it has read.
@@ -45,8 +45,7 @@ Files: ``nic`` and ``pair``; ``counters``, the list of all events; ``sequence``,
 headers; ``network``, IPv4 and IPv6; ``flows``, the table, and ``flow_report``, its rows for people; ``handshake``;
 ``promises``; ``orphans``; ``transmit``; ``judgement``; ``forms``; ``lent``; ``plain``; ``probation``; ``path``;
 ``pack`` and ``blocks``; ``authentication`` and ``libcrypto``, the MAC; ``encapsulation``, into UDP and out of it;
-``receive`` and ``block_view``; ``router_errors``; ``vlan``, for the loop; ``fuzz``, damaged frames into both
-directions; ``summary``, ratios and rates from the counters, in plain Python; ``bypass``, which frames the kernel may
-carry past the process.
+``receive`` and ``block_view``; ``router_errors``; ``vlan``, for the loop; ``summary``, ratios and rates
+from the counters, in plain Python; ``bypass``, which frames the kernel may carry past the process.
 ``hardware`` stands apart: it models the burst engine as a circuit, in plain Python too.
 """

@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import netoffload
-from nic_pair import Nic
-from watched_nic import RUN_ID, Cli, port_of, used_nic
 
 from netoffload.control import ControlServer
 from netoffload.lab.testbed import NicSettings, Plan, TestbedSettings, make_plan
@@ -17,6 +14,9 @@ from netoffload.lab.testbed.journal import Journal
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
 from netoffload.nic_options import NicProcess
 from netoffload_daemon.control import make_handlers
+from tests.cli.watched_nic import RUN_ID, Cli, port_of, used_nic
+from tests.engine.nic_pair import Nic
+from tests.shared.commands import netoffload
 
 
 @pytest.fixture(scope="session")

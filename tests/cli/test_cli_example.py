@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from commands import netoffload
-
 from netoffload.cli.example import PACKAGE
+from tests.shared.commands import netoffload
 
 FOLDER = PACKAGE.parent / "examples"
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH, ROOT
 
 from netoffload.errors import EXTRAS
+from tests.shared.commands import PYTHONPATH, ROOT
 
 WITHOUT = str(Path(__file__).with_name("programs") / "without_package.py")
 RUNS = str(ROOT / "docs/lab/hdc-mnist-100mbit.jsonl")
@@ -21,13 +21,10 @@ CASES = [
     ("torch", "train hdc -n 2"),
     ("torch", "bench ddp"),
     ("torch", "bench thresholds hdc"),
-    ("torch", "verify torch"),
     ("mpi4py", "train hdc -n 2"),
     ("mpi4py", "verify collectives"),
-    ("mpi4py", "verify failures"),
     ("mpi4py", "bench allreduce -n 2"),
     ("mpi4py", "bench overlap"),
-    ("mpi4py", "verify group -n 2"),
     ("matplotlib", f"report {RUNS} --out report"),
     ("scapy", "dissect frames.pcap"),
     ("zfpy", "bench compressors --compressor general:library=zfp"),

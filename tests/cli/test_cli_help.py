@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import typer
-from commands import PYTHONPATH, netoffload, python
 from typer.core import TyperGroup
 
 from netoffload.cli import app
 from netoffload.cli.known import commands
 from netoffload.nic_options import NicProcess, options_of
+from tests.shared.commands import PYTHONPATH, netoffload, python
 
 SAY_IMPORTS = str(Path(__file__).with_name("programs") / "say_imports.py")
 HEAVY = {"numba", "numpy", "pyroute2", "torch", "matplotlib"}

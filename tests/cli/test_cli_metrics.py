@@ -17,9 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import netoffload, netoffloadd
-from nic_pair import Nic
-from watched_nic import Cli, port_of
 
 from netoffload import log
 from netoffload.control import request
@@ -28,6 +25,9 @@ from netoffload.errors import SystemRefusedError, UsageError
 from netoffload.nic_options import NicProcess
 from netoffload_daemon import metrics
 from netoffload_daemon.control import make_handlers
+from tests.cli.watched_nic import Cli, port_of
+from tests.engine.nic_pair import Nic
+from tests.shared.commands import netoffload, netoffloadd
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'

@@ -9,11 +9,11 @@ import subprocess
 import sys
 
 import pytest
-from commands import PYTHONPATH
 from rich.console import Console
 
 from netoffload.cli import top
 from netoffload.engine.summary import Rates
+from tests.shared.commands import PYTHONPATH
 
 CODEC = ("bench", "codec", "--codec", "inceptionn", "--size", "64KiB", "--data", "gaussian:0.001", "--repeat", "1")
 

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from changed_copy import ROOT, Changes, run_with
-from commands import netoffload
 
 from netoffload.nic_options import NicProcess, options_of, unit_options
 from netoffload_daemon.arguments import parse_arguments
+from tests.engine.changed_copy import ROOT, Changes, run_with
+from tests.shared.commands import netoffload
 
 NEW_OPTION: Changes = {
     "nic_options/settings.py": (

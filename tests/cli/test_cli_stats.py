@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from nic_pair import Nic
-from watched_nic import FLOATS, RUN_ID, Cli
 
 from netoffload.control import ControlServer
 from netoffload.engine.counters import Counter
 from netoffload.lab.testbed import NicSettings, TestbedSettings, make_plan
 from netoffload.lab.testbed.journal import Journal
+from tests.cli.watched_nic import FLOATS, RUN_ID, Cli
+from tests.engine.nic_pair import Nic
 
 
 def test_stats_says_what_the_nic_did(served: Path, nic: Nic, cli: Cli) -> None:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH
-from watched_nic import RUN_ID, Cli
 
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
+from tests.cli.watched_nic import RUN_ID, Cli
+from tests.shared.commands import PYTHONPATH
 
 
 class Terminal:

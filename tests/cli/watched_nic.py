@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from frames import make_segment
-from nic_pair import Nic, connect
 
 from netoffload_daemon.port import Port, make_port
+from tests.engine.frames import make_segment
+from tests.engine.nic_pair import Nic, connect
 
 ROOT = Path(__file__).parents[2]
 FLOATS = 20_000

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from commands import PYTHONPATH, python
 from typer.testing import CliRunner
 
 from netoffload.cli import app
 from netoffload.compiled import jit
 from netoffload.compiled.cache import IN_USE_S, KEPT_FOLDERS, KEPT_S, make_cache_dir, remove_stale
 from netoffload.lab.testbed.processes import marked
+from tests.shared.commands import PYTHONPATH, python
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")

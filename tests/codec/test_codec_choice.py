@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from commands import python
 
 from netoffload.codec import kernels
 from netoffload.codec.kernels import CPU_FEATURES, KERNEL, usable_kernels
 from netoffload.compiled.jit import CACHE_DIR, JIT_DISABLED
+from tests.shared.commands import python
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from netoffload.codec_specs import Made
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import CodecError
+from tests.shared.example_counts import examples
 
 CANARY = 0xA5
 SCALES = st.sampled_from([0.0, 1e-3, 1e-2, 1e-1, 10.0])

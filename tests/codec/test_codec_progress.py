@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH
 
 from netoffload import log
 from netoffload.compiled import jit, progress
 from netoffload.compiled.progress import PROGRESS, CompilationProgress
+from tests.shared.commands import PYTHONPATH
 
 WAIT_S = 30.0
 

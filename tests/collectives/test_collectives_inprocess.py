@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from netoffload.collectives.reference import tree_of_aggregators
 from netoffload.collectives.schedule import aggregator_tree
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import PeerLostError, UsageError
+from tests.shared.example_counts import examples
 
 SIZES = (1, 2, 3, 4, 5, 8)
 COUNTS = (0, 1, 7, 1024, 100_003)

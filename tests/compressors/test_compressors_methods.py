@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from netoffload.compressors.rounding import round_exact, values_exact
 from netoffload.compressors.scalers import Scale, group_scalers_exact
 from netoffload.compressors.terngrad import TernGrad
 from netoffload.errors import CodecError, UsageError
+from tests.shared.example_counts import examples
 
 STOCHASTIC = (
     "terngrad",

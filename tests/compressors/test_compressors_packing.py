@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netoffload.compressors import elias, packing
 from netoffload.errors import CodecError
+from tests.shared.example_counts import examples
 
 RANDOM = np.random.default_rng(1)
 COUNTS = (0, 1, 2, 7, 8, 9, 31, 64, 203)

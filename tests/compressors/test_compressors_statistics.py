@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import pairwise
 
@@ -12,9 +13,9 @@ from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Layout, registry
 from netoffload.compressors.qsgd import Qsgd
 from netoffload.compressors.terngrad import TernGrad
-from netoffload.compressors.verify import gradients_like, qsgd_bound, ternary_means
 from netoffload.errors import UsageError
 from netoffload.lab.bench.compressor_quality import quality, variance_ratio
+from tests.compressors.promises import gradients_like, main, qsgd_bound, ternary_means
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="thousands of encodings")
 
@@ -197,3 +198,11 @@ def test_quality_needs_something_to_measure() -> None:
     for values, repeats in ((np.zeros(0, np.float32), 1), (np.zeros(1, np.float32), 0)):
         with pytest.raises(UsageError, match="needs values and repeats"):
             quality(registry.get("none"), values, repeats=repeats)
+
+
+def test_what_the_papers_promise_is_judged_for_as_long_as_one_likes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--draws", "1000", "--workers", "2", "--values", "20000"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["holds"]
+    assert [mean["worker"] for mean in told["terngrad"]] == [0, 1, 2]
+    assert 0 < told["qsgd"]["variance_ratio"] <= told["qsgd"]["bound"] == pytest.approx(1 / 256)

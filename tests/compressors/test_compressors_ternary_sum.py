@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Layout, registry
 from netoffload.compressors.terngrad import TernarySum, TernGrad
 from netoffload.errors import CodecError, UsageError
+from tests.shared.example_counts import examples
 
 DRAWS = 200 if JIT_DISABLED else 1000
 LAYOUT = Layout((300, 20, 0, 57))

@@ -6,7 +6,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from netoffload.compressors import Layout, State, registry, sparse
 from netoffload.compressors.base import HEADER_OCTETS
 from netoffload.compressors.thresholds import Bgt, Qgt, Threshold, Wgt, rounded_threshold, sent_exact, values_exact
 from netoffload.errors import CodecError, UsageError
+from tests.shared.example_counts import examples
 
 METHODS = (Wgt, Bgt, Qgt)
 EVERY = pytest.mark.parametrize("method", METHODS)

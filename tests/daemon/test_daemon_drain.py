@@ -9,7 +9,6 @@ import time
 
 import numba
 import pytest
-from nic_pair import Nic
 
 from netoffload.engine.counters import Counter
 from netoffload.engine.flows import make_flows
@@ -19,6 +18,7 @@ from netoffload_daemon.__main__ import compile_loop
 from netoffload_daemon.loop import serve
 from netoffload_daemon.port import RX, TX, Port, make_port, make_settings
 from netoffload_daemon.trouble import STOPPED
+from tests.engine.nic_pair import Nic
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the loop calls libc from compiled code")
 

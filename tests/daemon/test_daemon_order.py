@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 import numba
 import numpy as np
 import pytest
-from frames import make_segment
-from nic_pair import Nic, connect
 
 from netoffload.engine.counters import Counter
 from netoffload.engine.flows import make_flows
@@ -21,6 +19,8 @@ from netoffload_daemon.__main__ import compile_loop
 from netoffload_daemon.loop import serve
 from netoffload_daemon.port import RX, TX, make_port, make_settings
 from netoffload_daemon.trouble import STOPPED
+from tests.engine.frames import make_segment
+from tests.engine.nic_pair import Nic, connect
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the loop calls libc from compiled code")
 

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import netoffloadd
 
 from netoffload.devices.packet import takes_bundles
 from netoffload.netlink import Namespace
+from tests.shared.commands import netoffloadd
 
 DAEMON = [sys.executable, "-m", "netoffload_daemon"]
 needs_root = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/net/tun"), reason="needs root and TUN")

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from frames import IPV4_ADDRESSES, IPV6_ADDRESSES, make_segment
-from nic_pair import Nic, connect
 from scapy.layers.inet import IP, TCP, UDP, fragment
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, fragment6
 from scapy.layers.l2 import ARP, Ether
@@ -18,6 +16,8 @@ from netoffload.codec import CODECS, CodecId
 from netoffload.dissect import layers
 from netoffload.wire import vnet
 from netoffload.wire.encapsulation import UDP_PORT
+from tests.engine.frames import IPV4_ADDRESSES, IPV6_ADDRESSES, make_segment
+from tests.engine.nic_pair import Nic, connect
 
 VALUES = np.random.default_rng(1).normal(0, 0.01, 5000).astype(np.float32)
 VALUES[:8] = 0.0, -0.0, np.inf, np.nan, 1.0, -2.5, 1e-40, 0.75

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captured import (
+from scapy.layers.inet import IP
+from scapy.layers.l2 import Ether
+from scapy.utils import PcapReader, PcapWriter, wrpcap
+
+from netoffload.cli import app
+from netoffload.codec import CODECS, get
+from netoffload.dissect import lua_path
+from netoffload.dissect.capture import Frame, read_frames
+from netoffload.errors import UsageError
+from tests.dissect.captured import (
     REFUSED,
     VALUES,
     answer_of,
@@ -22,16 +31,7 @@ from captured import (
     write_capture,
     write_mutated,
 )
-from commands import PYTHONPATH
-from scapy.layers.inet import IP
-from scapy.layers.l2 import Ether
-from scapy.utils import PcapReader, PcapWriter, wrpcap
-
-from netoffload.cli import app
-from netoffload.codec import CODECS, get
-from netoffload.dissect import lua_path
-from netoffload.dissect.capture import Frame, read_frames
-from netoffload.errors import UsageError
+from tests.shared.commands import PYTHONPATH
 
 
 class Dissect:

@@ -4,22 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from captured import (
-    REFUSED,
-    TAKEN,
-    VALUES,
-    changed_block,
-    damaged,
-    fragments,
-    frames_of_a_connection,
-    ipv6_block,
-    nonce_in,
-    receiving_nic,
-    refused_block,
-    udp_block,
-)
-from frames import make_segment
-from nic_pair import Nic
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
@@ -44,6 +28,22 @@ from netoffload.wire import vnet
 from netoffload.wire.authentication import block_mac
 from netoffload.wire.capability import TAKES_UDP, WANTS_MAC, Capability
 from netoffload.wire.offload import BLOCK_VERSION, HAS_MAC, parse_block
+from tests.dissect.captured import (
+    REFUSED,
+    TAKEN,
+    VALUES,
+    changed_block,
+    damaged,
+    fragments,
+    frames_of_a_connection,
+    ipv6_block,
+    nonce_in,
+    receiving_nic,
+    refused_block,
+    udp_block,
+)
+from tests.engine.frames import make_segment
+from tests.engine.nic_pair import Nic
 
 KEY = bytes(range(32))
 

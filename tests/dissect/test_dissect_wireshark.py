@@ -11,7 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captured import (
+from scapy.layers.l2 import Ether
+from scapy.utils import wrpcap
+
+from netoffload.codec import CodecId, get
+from netoffload.dissect import lua_path
+from netoffload.dissect.capture import read_frames
+from tests.dissect.captured import (
     REFUSED,
     TAKEN,
     VALUES,
@@ -26,12 +32,6 @@ from captured import (
     write_capture,
     write_mutated,
 )
-from scapy.layers.l2 import Ether
-from scapy.utils import wrpcap
-
-from netoffload.codec import CodecId, get
-from netoffload.dissect import lua_path
-from netoffload.dissect.capture import read_frames
 
 AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 """Some builds run no Lua for root."""

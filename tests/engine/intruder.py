@@ -13,7 +13,6 @@ from netoffload.codec import get
 from netoffload.codec_specs import CodecId
 from netoffload.devices.packet import open_packet
 from netoffload.lab.testbed import NodePlan
-from netoffload.lab.testbed.soak import draw_values
 from netoffload.netlink import Namespace, netns_path
 from netoffload.wire.capability import emit_capability
 from netoffload.wire.encapsulation import UDP_PORT, parse_entries
@@ -22,6 +21,7 @@ from netoffload.wire.ipv4 import Ipv4, emit_ipv4
 from netoffload.wire.offload import Block, emit_block, nonce_of, parse_block
 from netoffload.wire.tcp import SYN, Tcp, emit_tcp, parse_tcp
 from netoffload.wire.vnet import VNET_LEN
+from tests.soak import draw_values
 
 ETHERTYPE_IPV4 = 0x0800
 OWN_MAC = bytes.fromhex("020000000066")

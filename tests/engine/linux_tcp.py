@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from frames import make_segment
-from nic_pair import Nic
-
 from netoffload.config import TOS_COMPRESS
 from netoffload.wire import vnet
 from netoffload.wire.ethernet import ETHERTYPE_IPV6, parse_ethernet
 from netoffload.wire.ipv4 import parse_ipv4
 from netoffload.wire.ipv6 import parse_ipv6
 from netoffload.wire.tcp import FIN, Tcp, parse_tcp
+from tests.engine.frames import make_segment
+from tests.engine.nic_pair import Nic
 
 PEER_ISN = 5
 

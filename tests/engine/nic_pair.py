@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from frames import make_segment
 
 from netoffload.codec import CodecId
 from netoffload.compiled.arrays import Int64Array, Uint8Array
@@ -15,6 +14,7 @@ from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.counters import Counter
 from netoffload.engine.judgement import FLOATS, JUDGED_VERDICT
 from netoffload.engine.transmit import RANDOM_WORDS
+from tests.engine.frames import make_segment
 
 _RANDOM = np.random.default_rng(1).integers(0, 2**32, 1 + RANDOM_WORDS)
 FIRST_NONCE = int(_RANDOM[1])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frames import make_segment
-from linux_tcp import tcp_of
-from nic_pair import Nic, connect
 
 from netoffload.codec import get
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.wire.checksum import internet_checksum
+from tests.engine.frames import make_segment
+from tests.engine.linux_tcp import tcp_of
+from tests.engine.nic_pair import Nic, connect
 
 ISN = 1000
 FIRST = ISN + 1

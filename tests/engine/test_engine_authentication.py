@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from netoffload.engine import libcrypto
 from netoffload.engine.authentication import Authenticator, has_mac, is_on, put_mac
 from netoffload.errors import SystemRefusedError, UsageError
 from netoffload.wire.authentication import KEY_LEN, MAC_LEN, block_mac, siphash128, siphash_key
+from tests.shared.commands import python
 
 KEY = bytes(range(KEY_LEN))
 OTHER_KEY = bytes(reversed(KEY))

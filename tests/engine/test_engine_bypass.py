@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from frames import make_segment
-from nic_pair import Nic
 from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import (
     ICMPv6DestUnreach,
@@ -30,6 +28,8 @@ from scapy.packet import Packet
 from netoffload.engine.bypass import may_pass, redirect_program, socket_program
 from netoffload.wire import vnet
 from netoffload.wire.encapsulation import UDP_PORT
+from tests.engine.frames import make_segment
+from tests.engine.nic_pair import Nic
 
 SO_ATTACH_FILTER = 26
 V4, V6 = IP(src="10.9.0.1", dst="10.9.0.2"), IPv6(src="fd00::1", dst="fd00::2")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frames import MSS, make_segment
-from nic_pair import FIRST_NONCE, Nic, connect
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
@@ -16,6 +14,8 @@ from netoffload.wire import encapsulation, vnet
 from netoffload.wire.capability import OPTION_LEN, emit_capability
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.offload import parse_block
+from tests.engine.frames import MSS, make_segment
+from tests.engine.nic_pair import FIRST_NONCE, Nic, connect
 
 ISN = 1000
 PAYLOAD = np.random.default_rng(3).normal(0, 0.02, 16_000).astype(np.float32).tobytes()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frames import make_segment
-from nic_pair import Nic, connect
 
 from netoffload.compiled.arrays import Int64Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine import flows
 from netoffload.engine.flows import CLOSED, OPEN, OPENING, SLOTS, FlowKey
 from netoffload.wire.capability import emit_capability
+from tests.engine.frames import make_segment
+from tests.engine.nic_pair import Nic, connect
 
 ISN = 1000
 ZEROS = np.zeros(500, np.float32).tobytes()

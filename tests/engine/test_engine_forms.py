@@ -8,16 +8,16 @@ arrive.
 from __future__ import annotations
 
 import numpy as np
-from example_counts import examples
-from frames import make_segment
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from linux_tcp import PEER_ISN, Receiver, Sender, split
-from nic_pair import Nic, connect
 
 from netoffload.codec import CodecId, get
 from netoffload.compiled.jit import JIT_DISABLED
+from tests.engine.frames import make_segment
+from tests.engine.linux_tcp import PEER_ISN, Receiver, Sender, split
+from tests.engine.nic_pair import Nic, connect
+from tests.shared.example_counts import examples
 
 ISN = 2**32 - 9000  # the sequence number wraps in the stream
 FLOATS = 3000 if JIT_DISABLED else 8000

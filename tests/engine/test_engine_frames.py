@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from frames import IPV4_ADDRESSES, IPV6_ADDRESSES, TIMESTAMPS, make_segment
 from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
 from netoffload.wire import vnet
+from tests.engine.frames import IPV4_ADDRESSES, IPV6_ADDRESSES, TIMESTAMPS, make_segment
 
 
 @pytest.mark.parametrize("needs_csum", [True, False])

@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frames import make_segment
 from hypothesis import given
 from hypothesis import strategies as st
-from nic_pair import FIRST_NONCE, Nic, connect
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
@@ -25,6 +23,8 @@ from netoffload.wire.ipv4 import parse_ipv4
 from netoffload.wire.offload import BLOCK_VERSION, VERSION_CODEC
 from netoffload.wire.tcp import parse_tcp
 from netoffload.wire.vnet import VNET_LEN, parse_vnet
+from tests.engine.frames import make_segment
+from tests.engine.nic_pair import FIRST_NONCE, Nic, connect
 
 ISN = 1000
 SPOOFED = 200 if JIT_DISABLED else 3500

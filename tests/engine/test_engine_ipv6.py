@@ -6,11 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from example_counts import examples
-from frames import IPV6_ADDRESSES, MSS, make_segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nic_pair import FIRST_NONCE, Nic, connect
 from scapy.layers.inet import TCP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
@@ -23,6 +20,9 @@ from netoffload.wire.ipv6 import Ipv6, emit_ipv6, parse_ipv6
 from netoffload.wire.offload import Block, emit_block, parse_block
 from netoffload.wire.tcp import Tcp, parse_tcp
 from netoffload.wire.vnet import GSO_TCPV6, NEEDS_CSUM, Vnet, emit_vnet, parse_vnet
+from tests.engine.frames import IPV6_ADDRESSES, MSS, make_segment
+from tests.engine.nic_pair import FIRST_NONCE, Nic, connect
+from tests.shared.example_counts import examples
 
 ISN = 1000
 ORACLE = get("inceptionn").oracle

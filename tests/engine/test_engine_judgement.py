@@ -10,11 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import judgement_corpus as corpus
-import judgement_oracle as oracle
 import numpy as np
 import pytest
-from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +19,9 @@ from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine import judgement
 from netoffload.engine.judgement import FLOATS, JUDGE_FIELDS, NOT_FLOATS, UNDECIDED
+from tests.engine import judgement_corpus as corpus
+from tests.engine import judgement_oracle as oracle
+from tests.shared.example_counts import examples
 
 Octets = Uint8Array
 

@@ -7,16 +7,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from frames import make_segment
-from linux_tcp import tcp_of
-from nic_pair import Nic
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
-from stream_ends import FAMILIES, FIRST, LONG_MS, ROUNDED, SENT, Ends
 
 from netoffload.engine.flows import HELD, HELD_FLOATS, SLOTS
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.vnet import VNET_LEN
+from tests.engine.frames import make_segment
+from tests.engine.linux_tcp import tcp_of
+from tests.engine.nic_pair import Nic
+from tests.engine.stream_ends import FAMILIES, FIRST, LONG_MS, ROUNDED, SENT, Ends
 
 
 @pytest.mark.parametrize("flags", ["A", "PA"])

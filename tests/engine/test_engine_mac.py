@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frames import make_segment
-from linux_tcp import tcp_of
-from nic_pair import Nic, connect
 
 from netoffload.codec import get
 from netoffload.wire.authentication import KEY_LEN, block_mac
 from netoffload.wire.offload import FLAGS, HAS_MAC, MAC_LEN
+from tests.engine.frames import make_segment
+from tests.engine.linux_tcp import tcp_of
+from tests.engine.nic_pair import Nic, connect
 
 ISN = 1000
 KEY = bytes(range(KEY_LEN))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from frames import make_segment
-from linux_tcp import tcp_of
-from nic_pair import Nic
 
 from netoffload.engine import orphans
 from netoffload.engine.flows import ORPHAN, SLOTS, STATE
 from netoffload.wire import tcp
+from tests.engine.frames import make_segment
+from tests.engine.linux_tcp import tcp_of
+from tests.engine.nic_pair import Nic
 
 SEQ = 70_001
 SECOND_NS = 1_000_000_000

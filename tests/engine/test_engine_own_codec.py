@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from changed_copy import HERE, Changes, run_with
 
 from netoffload import codec_specs
 from netoffload.codec import kernels
 from netoffload.codec_specs import SPECS, CodecId, Tagged
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import UsageError
+from tests.engine.changed_copy import HERE, Changes, run_with
 
 MEMBER = "    NONE = 0\n"
 ROW = "    CodecSpec(CodecId.NONE, Cut(32)),\n"

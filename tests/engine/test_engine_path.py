@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frames import make_segment
-from nic_pair import Nic, connect
 
 from netoffload.engine.path import EXPIRES_NS, FAILS_MAX, SMALL, STEPS
+from tests.engine.frames import make_segment
+from tests.engine.nic_pair import Nic, connect
 
 ISN = 1000
 FIRST = ISN + 1

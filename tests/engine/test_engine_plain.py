@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from example_counts import examples
-from frames import make_segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linux_tcp import split, tcp_of
-from nic_pair import FIRST_NONCE, Nic
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
-from stream_ends import FAMILIES, FIRST, ISN, ROUNDED, SENT, Ends, check_sum
 
 from netoffload.wire.capability import emit_capability
 from netoffload.wire.checksum import internet_checksum
@@ -20,6 +15,11 @@ from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.ipv4 import parse_ipv4
 from netoffload.wire.offload import parse_block
 from netoffload.wire.vnet import NEEDS_CSUM, VNET_LEN
+from tests.engine.frames import make_segment
+from tests.engine.linux_tcp import split, tcp_of
+from tests.engine.nic_pair import FIRST_NONCE, Nic
+from tests.engine.stream_ends import FAMILIES, FIRST, ISN, ROUNDED, SENT, Ends, check_sum
+from tests.shared.example_counts import examples
 
 
 @FAMILIES

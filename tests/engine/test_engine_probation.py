@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frames import make_segment
-from linux_tcp import tcp_of
-from nic_pair import Nic, connect
 
 from netoffload.codec import get
 from netoffload.engine import flows as table
 from netoffload.engine.path import SMALL
 from netoffload.engine.probation import PLAIN_NS, PLAIN_NS_MAX, RETRIES_MAX, SPACING_NS, put_on_probation
+from tests.engine.frames import make_segment
+from tests.engine.linux_tcp import tcp_of
+from tests.engine.nic_pair import Nic, connect
 
 ISN = 1000
 FIRST = ISN + 1

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frames import make_segment
-from nic_pair import Nic, connect
 
 from netoffload.engine import nic as engine
 from netoffload.engine import promises
 from netoffload.engine.flows import PROMISE, SLOTS
+from tests.engine.frames import make_segment
+from tests.engine.nic_pair import Nic, connect
 
 ISN = 1000
 VALUES = np.random.default_rng(5).normal(0, 0.01, 8000).astype(np.float32)

@@ -7,11 +7,8 @@ import itertools
 
 import numpy as np
 import pytest
-from example_counts import examples
-from frames import MSS, make_segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nic_pair import FIRST_NONCE, Nic, connect
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
@@ -24,6 +21,9 @@ from netoffload.wire.ipv4 import emit_ipv4, parse_ipv4
 from netoffload.wire.offload import CPI, CRC, FLAGS, HEAD_TAIL, Block, emit_block, parse_block
 from netoffload.wire.tcp import Tcp, parse_tcp
 from netoffload.wire.vnet import GSO_NONE, GSO_TCPV4, NEEDS_CSUM, Vnet, emit_vnet, parse_vnet
+from tests.engine.frames import MSS, make_segment
+from tests.engine.nic_pair import FIRST_NONCE, Nic, connect
+from tests.shared.example_counts import examples
 
 ISN = 1000
 ORACLE = get("inceptionn").oracle

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frames import IPV4_ADDRESSES, IPV6_ADDRESSES, make_segment
-from nic_pair import Nic, connect
 from scapy.layers.inet import ICMP, IP, IPerror, TCPerror
 from scapy.layers.inet6 import (
     ICMPv6DestUnreach,
@@ -22,6 +20,8 @@ from scapy.packet import Packet
 from netoffload.engine.path import SMALL
 from netoffload.wire import vnet
 from netoffload.wire.checksum import internet_checksum
+from tests.engine.frames import IPV4_ADDRESSES, IPV6_ADDRESSES, make_segment
+from tests.engine.nic_pair import Nic, connect
 
 ISN = 1000
 FIRST = ISN + 1

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import python
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netoffload.compiled.jit import CACHE_DIR, JIT_DISABLED, inlined_with
 from netoffload.engine.sums import USABLE_LANES, crc32c, make_fold
 from netoffload.wire import checksum
+from tests.shared.commands import python
 
 ALL_ONES = 0xFFFFFFFF
 

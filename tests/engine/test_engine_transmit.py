@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from example_counts import examples
-from frames import MSS, TIMESTAMPS, make_segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nic_pair import FIRST_NONCE, Nic, connect
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop
 from scapy.layers.l2 import ARP, Dot1Q, Ether
@@ -26,6 +23,9 @@ from netoffload.wire.ipv4 import Ipv4, parse_ipv4
 from netoffload.wire.offload import Block, parse_block
 from netoffload.wire.tcp import Tcp, parse_tcp
 from netoffload.wire.vnet import GSO_TCPV4, Vnet, emit_vnet, parse_vnet
+from tests.engine.frames import MSS, TIMESTAMPS, make_segment
+from tests.engine.nic_pair import FIRST_NONCE, Nic, connect
+from tests.shared.example_counts import examples
 
 ISN = 1000
 ORACLE = get("inceptionn").oracle

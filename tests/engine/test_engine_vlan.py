@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frames import make_segment
-from linux_tcp import tcp_of
-from nic_pair import Nic, connect
 from scapy.layers.l2 import Dot1Q, Ether
 
 from netoffload.codec import get
 from netoffload.engine.vlan import TAG_LEN, put_tag_back
 from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
+from tests.engine.frames import make_segment
+from tests.engine.linux_tcp import tcp_of
+from tests.engine.nic_pair import Nic, connect
 
 ZEROS = np.zeros(500, np.float32).tobytes()
 

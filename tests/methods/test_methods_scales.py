@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from netoffload.methods.scales import (
     meet_loudest,
     root_mean_square,
 )
+from tests.shared.example_counts import examples
 
 LAYOUT = Layout((150, 50))
 BOUND_K = 10

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import ranks
-from forked_ranks import forks_of
+
+from tests.shared.commands import ranks
+from tests.shared.forked_ranks import forks_of
 
 PROGRAMS = Path(__file__).with_name("programs")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from documented import blocks
 
 from netoffload.lab.testbed import run_local_ranks
 from netoffload.lab.testbed.launch import find_mpiexec
+from tests.shared.documented import blocks
 
 pytestmark = [pytest.mark.mpi]
 

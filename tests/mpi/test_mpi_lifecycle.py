@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
-from tcp_ranks import run_tcp
 
 from netoffload.collectives import barrier
 from netoffload.collectives.announcement import ANNOUNCEMENT_OCTETS
@@ -27,6 +26,7 @@ from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi import CompComm
 from netoffload_mpi.plane import MpiPlane
+from tests.transport.tcp_ranks import run_tcp
 
 TWO_THREADS = "rank 0 calls collectives of one communicator from two threads at the same time"
 

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import mpi4py_suite
 import pytest
+
+from tests.mpi import mpi4py_suite
 
 
 @pytest.fixture

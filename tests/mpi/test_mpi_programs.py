@@ -1,4 +1,4 @@
-"""Random programs: a short ``netoffload verify programs``, and that it finds errors."""
+"""Random programs: a short run, and that it finds errors."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
 from netoffload.transport.messages.requests import Request
 from netoffload_mpi.requests import CompRequest
-from netoffload_mpi.verify.local_ranks import ThreadComm
-from netoffload_mpi.verify.programs import Op, Program, Sent, generate
-from netoffload_mpi.verify.random_programs import Series, on_threads, play
+from tests.mpi.verify.local_ranks import ThreadComm
+from tests.mpi.verify.programs import Op, Program, Sent, generate
+from tests.mpi.verify.random_programs import Series, on_threads, play
+from tests.shared.example_counts import examples
 
 LIMIT_S = 20.0
 KEPT = (691,)

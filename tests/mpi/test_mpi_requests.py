@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
-from tcp_ranks import die, run_tcp
 
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import CollectiveError, PeerLostError
@@ -16,6 +15,7 @@ from netoffload.transport.messages.requests import Arrival, Request
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload_mpi import CompComm
 from netoffload_mpi.requests import CompRequest
+from tests.transport.tcp_ranks import die, run_tcp
 
 
 def test_any_and_some_tell_each_end_once() -> None:

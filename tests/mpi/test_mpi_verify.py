@@ -1,4 +1,4 @@
-"""``netoffload verify collectives`` and ``verify failures``: calls beside plain MPI, and calls that lose a rank."""
+"""Calls beside plain MPI, calls that lose a rank, and the one round that ``netoffload verify collectives`` makes."""
 
 from __future__ import annotations
 
@@ -14,33 +14,51 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import netoffload
-from forked_ranks import _forks  # noqa: F401
 from mpi4py import MPI
 
+from netoffload.compiled.progress import COMPILING
+from netoffload.errors import RunError
+from netoffload.lab.testbed import run_local_ranks
 from netoffload.lab.testbed.launch import find_mpiexec, find_openmpi
 from netoffload.lab.testbed.processes import guarded, marked
 from netoffload_mpi import CompComm
-from netoffload_mpi.verify.__main__ import packed
-from netoffload_mpi.verify.cases import EXACT, Place
-from netoffload_mpi.verify.failures import FAMILIES
-from netoffload_mpi.verify.run import Trial, first_difference
+from netoffload_mpi.verify import CALLS
+from tests.mpi.verify import lost_rank
+from tests.mpi.verify.__main__ import packed
+from tests.mpi.verify.cases import EXACT, Place
+from tests.mpi.verify.failures import FAMILIES
+from tests.mpi.verify.run import Trial, first_difference
+from tests.shared.commands import python
+from tests.shared.forked_ranks import _forks  # noqa: F401
 
 pytestmark = [pytest.mark.mpi]
 
 ROOT = Path(__file__).parents[2]
 MARK = "NETOFFLOAD_TEST_OF_VERIFY"
+PROGRAM = "tests.mpi.verify"
+OFFLOAD = ("--offload", "nic")
+COMMAND = ("netoffload", "verify", "collectives")
+BROKEN = "tests.mpi.programs.verify_broken"
 NOT_MOVING = {"Barrier"}
 """Leaves nothing behind that could be compared; every step of the program uses it."""
 
 
-def verify_command(*words: str) -> tuple[list[str], dict[str, str]]:
-    return [sys.executable, "-m", "netoffload", "verify", *words], dict(os.environ)
-
-
-def verify(*words: str) -> subprocess.CompletedProcess[str]:
-    command, environment = verify_command(*words)
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+def ranks(mpi: str, count: int, *words: str) -> tuple[str, str]:
+    """Run a program on ranks of this machine; return what it printed, and what it said or why it failed."""
+    out: list[bytes] = []
+    err: list[bytes] = []
+    try:
+        run_local_ranks(
+            count,
+            ["-m", *words],
+            mpi=mpi,
+            timeout_s=100,
+            on_stdout=lambda _, lines: out.append(lines),
+            on_stderr=lambda _, lines: err.append(lines),
+        )
+    except RunError as error:
+        err.append(str(error).encode())
+    return b"".join(out).decode(), re.sub(f".*{COMPILING}: .*\n", "", b"".join(err).decode())
 
 
 def need(mpi: str) -> None:
@@ -59,9 +77,11 @@ def need(mpi: str) -> None:
 )
 def test_every_call_is_plain_mpis_and_the_codecs(mpi: str, most: int, sizes: tuple[int, ...]) -> None:
     need(mpi)
-    done = verify("collectives", "--mpi", mpi, "--sizes", ",".join(map(str, sizes)), "-n", str(most), "--json")
-    assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout)
+    told, said = ranks(
+        mpi, most, PROGRAM, *OFFLOAD, "--json", *(word for size in sizes for word in ("--size", str(size)))
+    )
+    assert "exit code" not in said
+    record = json.loads(told)
     assert record["mismatch"] is None
     assert record["sizes"] == list(sizes)
     assert record["ranks"] == [ranks for ranks in (1, 2, 3, 4, 5, 8) if ranks <= most]
@@ -90,7 +110,7 @@ def test_a_value_a_length_or_a_status_that_is_wrong_is_found() -> None:
     assert re.match(
         r"Bcast_comp\(root 0\) of 7 floats on 1 ranks, exact: on rank 0 value 3 of 7 is .* instead of", said
     )
-    assert trial.tallies["Bcast_comp"].cases == 2  # blocking and in the background
+    assert trial.tallies["Bcast_comp"]["cases"] == 2  # blocking and in the background
     zeros, ones = np.zeros(3, np.float32), np.ones(3, np.float32)
     assert first_difference((zeros,), (zeros.copy(),)) is None
     assert first_difference((-zeros,), (zeros,)) == "value 0 of 3 is -0.0 instead of 0.0 (3 differ)"
@@ -107,54 +127,39 @@ def test_communicators_share_rounds() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["collectives", "--sizes", "1kB"], "size '1kB' is no number of floats"),
-        (["collectives", "--codec", "zip"], "codec 'zip'"),
-        (["collectives", "-n", "1", "--call", "Exscan"], "no Exscan_comp"),
-        (["collectives", "-n", "0"], "0 ranks"),
-        (["collectives", "--mpi", "lam"], "MPI 'lam'"),
-        (["failures", "--victim", "5"], "cannot lose rank 5 of 5"),
-        (["failures", "--strike", "stop", "--timeout", "0"], "--timeout 0: a rank is lost after some seconds"),
-        (["failures", "--strike", "hug"], "strike 'hug'"),
+        (["--size", "1kB"], "invalid int value: '1kB'"),
+        (["--codec", "zip"], "invalid choice: 'zip'"),
+        (["--call", "Exscan"], "no Exscan_comp"),
+        (["--ranks", "2"], "cannot try 0 floats or 2 ranks: there are 1 ranks"),
     ],
 )
 def test_what_cannot_be_verified_is_one_clear_line(words: list[str], message: str) -> None:
-    done = netoffload("verify", *words)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("command", ["collectives", "failures", "programs"])
-def test_help_has_an_example(command: str) -> None:
-    assert f"Example: netoffload verify {command}" in netoffload("verify", command, "--help").stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "processes", "number", "code"),
-    [
-        # The command, mpiexec and its proxy, and the ranks; then also shells that would outlive their ranks.
-        (("collectives", "-n", "2", "--sizes", "1000003"), 3 + 2, signal.SIGINT, 130),
-        (("failures", "-n", "3", "--strike", "stop"), 3 + 2 * 3, signal.SIGKILL, -signal.SIGKILL),
-    ],
-)
-def test_a_command_that_is_ended_leaves_no_rank(words: tuple[str, ...], processes: int, number: int, code: int) -> None:
     need("mpich")
-    command, environment = verify_command(*words)
+    told, said = ranks("mpich", 1, PROGRAM, *words)
+    assert told == ""
+    assert message in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_program_that_is_ended_leaves_no_rank(number: int) -> None:
+    """Not mpiexec, its proxy and the ranks, nor the shells that would outlive their ranks."""
+    need("mpich")
+    command = [sys.executable, "-m", "tests.mpi.verify.lost_rank", "-n", "3", "--strike", "stop"]
     mark = f"{MARK}={os.getpid()}"
-    environment |= dict([mark.split("=")])
+    environment = os.environ | dict([mark.split("=")])
     with (
         guarded(mark, 0.1),
         subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process,
     ):
         deadline_s = time.monotonic() + 20
-        while len(marked(mark)) < processes:
+        while len(marked(mark)) < 3 + 2 * 3:
             assert time.monotonic() < deadline_s
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
-        assert process.returncode == code
-        assert said.endswith("netoffload: interrupted\n" if code > 0 else "")
+        process.communicate(timeout=30)
+        assert process.returncode == -number
         while marked(mark):  # a guard may still be ending them
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
@@ -163,12 +168,52 @@ def test_a_command_that_is_ended_leaves_no_rank(words: tuple[str, ...], processe
 @pytest.mark.parametrize(
     ("mpi", "strike", "timeout_s"), [("mpich", "kill", 30), ("mpich", "stop", 4), ("openmpi", "kill", 30)]
 )
-def test_every_survivor_of_every_call_names_the_rank(mpi: str, strike: str, timeout_s: int) -> None:
+def test_every_survivor_of_every_call_names_the_rank(
+    mpi: str, strike: str, timeout_s: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     need(mpi)
-    done = verify("failures", "--mpi", mpi, "--strike", strike, "--timeout", str(timeout_s), "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    families = json.loads(done.stdout)["families"]
+    assert lost_rank.main(["--mpi", mpi, "--strike", strike, "--timeout", str(timeout_s)]) == 0
+    families = json.loads(capsys.readouterr().out)["families"]
     assert families.keys() == FAMILIES.keys()
     for told in families.values():
         assert (told["right"], told["wrong"]) == (4, [])
         assert told["calls"] >= 2
+
+
+@pytest.mark.parametrize(("offload", "codec"), [("nic", "none"), ("inline", "packed:10")])
+def test_one_round_over_the_ranks_at_hand_is_right(offload: str, codec: str) -> None:
+    need("mpich")
+    told, said = ranks("mpich", 3, *COMMAND, "--count", "20000", "--json", "--offload", offload)
+    assert "exit code" not in said
+    record = json.loads(told)
+    assert (record["ranks"], record["floats"], record["has_nic"]) == (3, 20_001, False)
+    assert (record["offload"], record["codec"]) == (offload, codec)
+    assert not any(record["wrong"].values())
+    assert CALLS.keys() < record["wrong"].keys()
+    ours = {name.removesuffix("_comp") for name in dir(CompComm) if re.fullmatch("[A-Z][a-z_]+_comp", name)}
+    assert {name for name in ours if f"I{name.lower()}" in ours} - CALLS.keys() == {"Send", "Recv", "Probe"}
+
+
+@pytest.mark.parametrize(
+    ("breaks", "name"), [("Igatherv_comp", "Gatherv"), ("Allreduce_comp", "Allreduce, as the codec rounds")]
+)
+def test_one_round_finds_a_wrong_value(breaks: str, name: str) -> None:
+    need("mpich")
+    told, said = ranks("mpich", 2, BROKEN, breaks, *COMMAND[1:], *OFFLOAD, "--count", "100")
+    assert f"{name}: rank 0: value " in told
+    assert "Bcast: right" in told
+    assert "exit code 1" in said
+
+
+def test_one_round_over_a_rank_that_is_missing_ends_the_job() -> None:
+    need("mpich")
+    told, said = ranks("mpich", 2, BROKEN, "", *COMMAND[1:], *OFFLOAD, "--timeout", "2")
+    assert told == ""
+    assert "netoffload: rank 1: rank 0 was silent for 2 s" in said
+
+
+def test_importing_the_extension_loads_no_case() -> None:
+    code = (
+        "import sys, netoffload_mpi; print([name for name in sys.modules if 'verify' in name or name[:5] == 'tests'])"
+    )
+    assert python("-c", code).stdout == "[]\n"

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from forked_ranks import forks_of
 
 from netoffload.errors import SystemRefusedError
 from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, state_root
@@ -18,6 +17,7 @@ from netoffload.lab.testbed.plan import ENV_STATE_DIR
 from netoffload.lab.testbed.processes import marked
 from netoffload.netlink import NETNS_DIR, Namespace
 from netoffload.nic_options import NicSettings
+from tests.shared.forked_ranks import forks_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transfers import transfer
 
 from netoffload.control import request
 from netoffload.devices.packet import open_packet
@@ -26,6 +25,7 @@ from netoffload.netlink.redirect import has_clsact, remove_link
 from netoffload.nic_options import NicProcess
 from netoffload.wire.vnet import Vnet, emit_vnet
 from netoffload_daemon.bypass import KernelBypass
+from tests.shared.transfers import transfer
 
 pytestmark = pytest.mark.netns
 

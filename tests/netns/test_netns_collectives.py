@@ -19,7 +19,7 @@ from netoffload.errors import RunError
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
 from netoffload.netlink import Namespace
 from netoffload.transport.wiring import nearby
-from netoffload_mpi.verify.failures import FAMILIES
+from tests.mpi.verify.failures import FAMILIES
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi]
 
@@ -33,11 +33,18 @@ def test_all_collectives_through_nics(nic_bed: Testbed) -> None:
 
 
 def test_every_call_through_nics_is_the_codecs_arithmetic(nic_bed: Testbed) -> None:
-    program = ["python", "-m", "netoffload_mpi.verify", "--ranks", "4", "--size", "3001", "--json"]
+    program = ["python", "-m", "tests.mpi.verify", "--ranks", "4", "--size", "3001", "--json"]
     record = json.loads(run_ranks(nic_bed, range(4), program, timeout_s=100, capture_stdout=True).stdout)
     assert record["mismatch"] is None
     assert record["has_nic"]
     assert record["cases"] > 300
+
+
+def test_one_round_through_nics_is_right(nic_bed: Testbed) -> None:
+    program = ["-m", "netoffload", "verify", "collectives", "--count", "50000", "--json"]
+    record = json.loads(run_ranks(nic_bed, range(4), program, timeout_s=60, capture_stdout=True).stdout)
+    assert not any(record["wrong"].values())
+    assert (record["ranks"], record["has_nic"], record["offload"], record["codec"]) == (4, True, "nic", "inceptionn:10")
 
 
 def test_compression_that_is_required_and_missing_is_an_error(plain_bed: Testbed) -> None:
@@ -62,7 +69,7 @@ def cut_link(bed: Testbed) -> None:
 def test_every_rank_names_the_node_that_is_cut_off_in_every_call(
     strike: Callable[[Testbed], None], calls: list[str], run_id: str, tmp_path: Path
 ) -> None:
-    program = ["python", "-m", "netoffload_mpi.verify.failures", "--timeout", "4", "--out", str(tmp_path)]
+    program = ["python", "-m", "tests.mpi.verify.failures", "--timeout", "4", "--out", str(tmp_path)]
     program += [word for call in calls for word in ("--family", call)]
     with Testbed(make_plan(TestbedSettings(3, nic=NicSettings()), run_id), check_rate=False) as bed:
 

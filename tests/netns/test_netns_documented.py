@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from documented import ROOT, Block, blocks, is_like
 
 from netoffload.compiled.progress import COMPILING
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
+from tests.shared.documented import ROOT, Block, blocks, is_like
 
 pytestmark = pytest.mark.netns
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from transfers import transfer
 
 from netoffload.codec import get
 from netoffload.compiled.arrays import Float32Array, Uint32Array
@@ -20,8 +19,9 @@ from netoffload.devices.packet import open_packet
 from netoffload.devices.tap import open_tap
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.lab.testbed.plan import NodePlan
-from netoffload.lab.testbed.soak import kill_nic, start_nic
 from netoffload.netlink import netns_path
+from tests.shared.transfers import transfer
+from tests.soak import kill_nic, start_nic
 
 pytestmark = pytest.mark.netns
 

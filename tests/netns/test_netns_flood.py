@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quick_cases import NIGHT
 
 from netoffload.engine.flows import SLOTS
-from netoffload.lab.testbed.soak import nft_path
+from tests.shared.quick_cases import NIGHT
+from tests.soak import nft_path
 
 pytestmark = [
     pytest.mark.netns,

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from quick_cases import NIGHT
 
 from netoffload.control import request
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.lab.testbed.soak import Values, measure_path, nft_path, routed
+from tests.shared.quick_cases import NIGHT
+from tests.soak import Values, measure_path, nft_path, routed
 
 pytestmark = [pytest.mark.netns, pytest.mark.slow]
 

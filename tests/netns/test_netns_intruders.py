@@ -13,7 +13,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from intruder import (
+
+from netoffload.control import request
+from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan
+from netoffload.netlink import Namespace
+from netoffload.wire.encapsulation import UDP_PORT, emit_entries, src_port
+from netoffload.wire.ethernet import Ethernet, emit_ethernet
+from netoffload.wire.ipv4 import Ipv4, emit_ipv4
+from netoffload.wire.offload import PROTO_IPCOMP
+from netoffload.wire.tcp import parse_tcp
+from netoffload.wire.udp import PROTO_UDP, Udp, emit_udp
+from tests.engine.intruder import (
     ETHERTYPE_IPV4,
     OWN_MAC,
     IdleConnection,
@@ -24,10 +34,7 @@ from intruder import (
     syn_frames,
     wire_of,
 )
-
-from netoffload.control import request
-from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan
-from netoffload.lab.testbed.soak import (
+from tests.soak import (
     Direction,
     Flow,
     FlowOptions,
@@ -37,13 +44,6 @@ from netoffload.lab.testbed.soak import (
     nft_path,
     run_nft,
 )
-from netoffload.netlink import Namespace
-from netoffload.wire.encapsulation import UDP_PORT, emit_entries, src_port
-from netoffload.wire.ethernet import Ethernet, emit_ethernet
-from netoffload.wire.ipv4 import Ipv4, emit_ipv4
-from netoffload.wire.offload import PROTO_IPCOMP
-from netoffload.wire.tcp import parse_tcp
-from netoffload.wire.udp import PROTO_UDP, Udp, emit_udp
 
 pytestmark = [
     pytest.mark.netns,

@@ -20,10 +20,10 @@ from netoffload.devices.mtu import MtuWatch
 from netoffload.devices.netns import in_netns
 from netoffload.devices.packet import open_packet
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.lab.testbed.soak import Direction, Flow, FlowOptions, Values, add_ipv6, await_progress, ip
 from netoffload.netlink import netns_path
 from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.vnet import VNET_LEN
+from tests.soak import Direction, Flow, FlowOptions, Values, add_ipv6, await_progress, ip
 
 pytestmark = pytest.mark.netns
 

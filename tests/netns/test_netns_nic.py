@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transfers import transfer
 
 from netoffload.codec import get
 from netoffload.control import request
 from netoffload.devices.packet import takes_bundles
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from tests.shared.transfers import transfer
 
 pytestmark = pytest.mark.netns
 

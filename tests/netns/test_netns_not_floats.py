@@ -16,8 +16,8 @@ from numpy.random import _generator
 from netoffload.codec import get
 from netoffload.control import request
 from netoffload.lab.testbed import Testbed
-from netoffload.lab.testbed.soak import draw_values
 from netoffload.netlink import Namespace
+from tests.soak import draw_values
 
 pytestmark = pytest.mark.netns
 

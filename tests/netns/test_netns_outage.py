@@ -11,7 +11,7 @@ import pytest
 
 from netoffload.control import request
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.lab.testbed.soak import (
+from tests.soak import (
     Direction,
     Flow,
     FlowOptions,

@@ -9,8 +9,8 @@ from itertools import product
 import pytest
 
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.lab.testbed.soak import Values, measure_path, nft_path, routed
-from netoffload.lab.testbed.soak.events import ip
+from tests.soak import Values, measure_path, nft_path, routed
+from tests.soak.events import ip
 
 pytestmark = pytest.mark.netns
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transfers import transfer as programs_transfer
 
 from netoffload.codec import get
 from netoffload.control import request
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
 from netoffload.lab.testbed.stream import stream
 from netoffload.netlink import Namespace
+from tests.shared.transfers import transfer as programs_transfer
 
 pytestmark = pytest.mark.netns
 

@@ -15,12 +15,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from both_ways import TAGGED, carry_both_ways, changed_octets, connected, mark, packets_marked, policy, socket_on
-from foreign_streams import GRADIENTS, REDIS_OCTETS, STREAMS, Stream, gradient
 
 from netoffload.codec import get
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.lab.testbed.soak import add_ipv6, nft_path
+from tests.netns.programs.both_ways import (
+    TAGGED,
+    carry_both_ways,
+    changed_octets,
+    connected,
+    mark,
+    packets_marked,
+    policy,
+    socket_on,
+)
+from tests.netns.programs.foreign_streams import GRADIENTS, REDIS_OCTETS, STREAMS, Stream, gradient
+from tests.soak import add_ipv6, nft_path
 
 pytestmark = [
     pytest.mark.netns,

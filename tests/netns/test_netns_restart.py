@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from commands import forked
-from nic_processes import nic_pids
 
 from netoffload.codec import get
 from netoffload.config import TOS_COMPRESS
@@ -24,6 +22,8 @@ from netoffload.lab.testbed import NicSettings, NodePlan, Testbed, TestbedSettin
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
 from netoffload.lab.testbed.processes import identify
 from netoffload.netlink import netns_path
+from tests.shared.commands import forked
+from tests.shared.nic_processes import nic_pids
 
 pytestmark = pytest.mark.netns
 

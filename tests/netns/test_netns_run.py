@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import forked
 
 from netoffload.errors import RunError
 from netoffload.lab.testbed import Testbed, run_ranks
 from netoffload.lab.testbed.launch import ENV_OPENMPI, find_openmpi
 from netoffload.lab.testbed.processes import marked
 from netoffload.netlink import netns_exists
+from tests.shared.commands import forked
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi]
 

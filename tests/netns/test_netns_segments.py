@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
-from transfers import transfer
 
 from netoffload.codec import get
 from netoffload.compiled.arrays import Float32Array
@@ -23,6 +22,7 @@ from netoffload.devices.packet import open_packet
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.netlink import netns_path
 from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
+from tests.shared.transfers import transfer
 
 pytestmark = pytest.mark.netns
 

@@ -1,4 +1,4 @@
-"""``netoffload verify soak``: a few rounds with every event, and nothing left behind however it ends."""
+"""The soak: a few rounds with every event, and nothing left behind however it ends."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 
 from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, state_root
 from netoffload.lab.testbed.processes import marked
-from netoffload.lab.testbed.soak import Damage, DamagedSwitch, Soak, ip, nft_path, run
-from netoffload.lab.testbed.soak.events import Events
 from netoffload.netlink import NETNS_DIR, Namespace
+from tests.soak import Damage, DamagedSwitch, Soak, ip, nft_path, run
+from tests.soak.events import Events
 
 pytestmark = pytest.mark.netns
 
-COMMAND = [sys.executable, "-m", "netoffload", "verify", "soak", "--flows", "3", "--seed", "12"]
+COMMAND = [sys.executable, "-m", "tests.soak", "--flows", "3", "--seed", "12"]
 
 
 def left() -> set[str]:
@@ -30,7 +30,7 @@ def left() -> set[str]:
 
 def test_a_few_rounds_are_told_as_json() -> None:
     before = left()
-    done = subprocess.run([*COMMAND, "--count", "3", "--json"], capture_output=True, text=True, timeout=110)
+    done = subprocess.run([*COMMAND, "--rounds", "3"], capture_output=True, text=True, timeout=110)
     told = json.loads(done.stdout)
     assert (told["seed"], told["rounds"], told["codec"]) == (12, 3, "inceptionn")
     assert sum(told["events"].values()) == 3
@@ -47,7 +47,7 @@ def test_a_few_rounds_are_told_as_json() -> None:
 def test_an_interrupted_soak_tells_what_it_found_and_leaves_nothing() -> None:
     before = left()
     with subprocess.Popen(
-        [*COMMAND, "--count", "1000", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, "--rounds", "1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as soak:
         assert soak.stderr is not None
         for line in soak.stderr:

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from netoffload.lab.testbed import NodePlan, Testbed, TestbedSettings, make_plan
-from netoffload.lab.testbed.soak import Direction, FlowOptions, Values, add_ipv6, carry, nft_path, run_nft
 from netoffload.netlink import Namespace
 from netoffload.wire.tcp import CHECKSUM, PROTO_TCP, SYN, parse_tcp
+from tests.soak import Direction, FlowOptions, Values, add_ipv6, carry, nft_path, run_nft
 
 pytestmark = pytest.mark.netns
 

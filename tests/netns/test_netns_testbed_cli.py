@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from commands import forked, netoffload
 
 from netoffload.netlink import netns_exists
+from tests.shared.commands import forked, netoffload
 
 pytestmark = pytest.mark.netns
 

@@ -12,7 +12,7 @@ import pytest
 
 from netoffload.control import request
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.lab.testbed.soak import (
+from tests.soak import (
     Damage,
     DamagedSwitch,
     Direction,
@@ -25,7 +25,7 @@ from netoffload.lab.testbed.soak import (
     set_segmentation,
     set_window_scaling,
 )
-from netoffload.lab.testbed.soak.events import ethtool_path
+from tests.soak.events import ethtool_path
 
 pytestmark = [
     pytest.mark.netns,

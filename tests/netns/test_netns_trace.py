@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from nic_processes import wait_for_end_of_nic
 from scapy.layers.inet import IP, TCP
 from scapy.utils import PcapNgReader
 
@@ -19,6 +18,7 @@ from netoffload.dissect.layers import OffloadEntry
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.lab.testbed.plan import nic_argv
 from netoffload.lab.testbed.stream import stream
+from tests.shared.nic_processes import wait_for_end_of_nic
 
 pytestmark = pytest.mark.netns
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import PYTHONPATH, forked
-from forked_ranks import forks_of
 
 from netoffload.lab import results
 from netoffload.lab.testbed.forks import ENV_FORK_SERVER
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
 from netoffload.lab.training.capture import Captured
 from netoffload.lab.training.rank_imports import IMPORTED
+from tests.shared.commands import PYTHONPATH, forked
+from tests.shared.forked_ranks import forks_of
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi, pytest.mark.timeout(240)]
 

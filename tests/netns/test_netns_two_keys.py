@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from both_ways import TAGGED, carry_both_ways
-from by_hand import nics_by_hand
-from foreign_streams import Stream, gradient
 
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from tests.netns.programs.both_ways import TAGGED, carry_both_ways
+from tests.netns.programs.by_hand import nics_by_hand
+from tests.netns.programs.foreign_streams import Stream, gradient
 
 pytestmark = pytest.mark.netns
 

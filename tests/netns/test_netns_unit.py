@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import netoffload
-from transfers import transfer_words
 
 from netoffload import control
 from netoffload.config import TAP_QUEUE_FRAMES
 from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan
 from netoffload.lab.testbed.plan import NodePlan
 from netoffload.netlink import netns_exists, netns_path
+from tests.shared.commands import netoffload
+from tests.shared.transfers import transfer_words
 
 pytestmark = pytest.mark.netns
 

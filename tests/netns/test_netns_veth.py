@@ -7,12 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from nic_processes import wait_for_end_of_nic
 
 from netoffload.control import request
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.lab.testbed.plan import HOST_DEVICE
 from netoffload.lab.testbed.stream import stream
+from tests.shared.nic_processes import wait_for_end_of_nic
 
 pytestmark = pytest.mark.netns
 

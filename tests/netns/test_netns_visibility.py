@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import forked
 from scapy.utils import RawPcapWriter
 
 from netoffload.codec import get
@@ -20,6 +19,7 @@ from netoffload.devices.netns import in_netns
 from netoffload.dissect.capture import FlowSum, add_to_flows, read_frames
 from netoffload.lab.testbed import Testbed
 from netoffload.netlink import netns_path
+from tests.shared.commands import forked
 
 pytestmark = pytest.mark.netns
 

@@ -128,7 +128,8 @@ def _calls_of(words: list[str], program: str) -> Iterator[list[str]]:
     while words and (words[0] in ("sudo", "$") or re.fullmatch(r"\w+=\S*", words[0])):
         words = words[1:]
     for index, word in enumerate(words):
-        if Path(word).name == program and (index == 0 or words[index - 1] == "-m"):
+        is_command = index == 0 or words[index - 1] == "-m" or words[0] in ("mpiexec", "torchrun")
+        if Path(word).name == program and is_command:
             yield words[index + 1 :]
 
 

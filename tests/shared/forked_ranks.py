@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from commands import CLI, PYTHONPATH
 
 from netoffload.lab.bench.allreduce import IMPORTED as OF_RANKS
 from netoffload.lab.testbed import prepared_ranks
 from netoffload.lab.testbed.nics import NIC_IMPORTS
+from tests.shared.commands import CLI, PYTHONPATH
 
 IMPORTED: Final = (*OF_RANKS, *NIC_IMPORTS, "netoffload.methods", CLI)
 

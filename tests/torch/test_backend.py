@@ -97,20 +97,8 @@ def test_ranks_order_close_disagree_wait_train_and_die_as_torch_expects() -> Non
 
 @pytest.mark.slow
 def test_every_call_agrees_with_gloo_and_a_killed_rank_is_named() -> None:
-    words = [
-        "-m",
-        "netoffload",
-        "verify",
-        "torch",
-        "-n",
-        str(SIZE),
-        "--quick",
-        "--dtype",
-        "bfloat16",
-        "--dtype",
-        "int64",
-    ]
-    record = json.loads(_run(*words, "--json"))
+    words = ["-n", str(SIZE), "--quick", "--dtype", "bfloat16", "--dtype", "int64"]
+    record = json.loads(_run("-m", "tests.torch.beside_gloo", *words))
     assert record["holds"]
     assert {row["dtype"] for row in record["rows"]} == {"bfloat16", "int64"}
     assert len({row["call"] for row in record["rows"]}) > 30
@@ -185,3 +173,21 @@ def test_options_that_the_backend_does_not_have_are_refused() -> None:
             options.refuse_all_but(BACKEND, "the backend", "it sees no layers or steps; use CompressionState")
     with pytest.raises(UsageError, match="must be BackendOptions, not dict"):
         create(None, {"codec": "packed"})
+
+
+@pytest.mark.slow
+def test_one_round_over_the_ranks_of_torchrun_is_compared_with_gloo() -> None:
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    program = str(Path(__file__).with_name("programs") / "verify_round.py")
+    record = json.loads(_run(*launch, program))
+    assert (record["ranks"], record["numbers"]) == (2, 1000)
+    assert len(record["wrong"]) == 14
+    assert not any(record["wrong"].values())
+    broken = [sys.executable, "-W", "ignore", *launch, program, "broken"]
+    done = subprocess.run(broken, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 1
+    wrong = json.loads(done.stdout)["wrong"]
+    said = ["rank 1: 1 of 1000 values differ"]
+    assert {name: texts for name, texts in wrong.items() if texts} == dict.fromkeys(
+        ("all_reduce of float32", "all_reduce of int64"), said
+    )

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from quick_cases import by_day
+
+from tests.shared.quick_cases import by_day
 
 SUITE = Path(__file__).with_name("torch_suite.py")
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcp_ranks import Watched, run_tcp
 
 from netoffload import codec
 from netoffload.codec import CodecId
@@ -53,6 +52,7 @@ from netoffload.transport.rendezvous.agreement import (
 from netoffload.transport.wiring.chunks import CODED_FLOATS, HEADER_OCTETS
 from netoffload.transport.wiring.hello import HELLO_OCTETS, Hello
 from netoffload.transport.wiring.lanes import Listeners
+from tests.transport.tcp_ranks import Watched, run_tcp
 
 ROUNDED = Quantiser(CodecId.BOUNDED, 10)
 BOUNDED, INCEPTIONN = Precision("bounded", 10), Precision("inceptionn", 10)

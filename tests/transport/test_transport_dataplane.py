@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tcp_ranks import die, part, run_tcp, wait_less
 
 from netoffload import codec
 from netoffload.collectives import (
@@ -39,6 +38,7 @@ from netoffload.transport.rendezvous.agreement import Agreement, Marking, Offer,
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.hello import Hello, Step
 from netoffload.transport.wiring.lanes import CALL_LANES, Lane, Listeners
+from tests.transport.tcp_ranks import die, part, run_tcp, wait_less
 
 
 def values_of(rank: int, count: int) -> Float32Array:

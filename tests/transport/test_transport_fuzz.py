@@ -12,9 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frame_fuzz import a_frame, fuzz
-from stores import MemoryStore
-from tcp_ranks import run_tcp
 
 from netoffload.collectives import barrier
 from netoffload.collectives.transfer import octets_of
@@ -28,6 +25,9 @@ from netoffload.transport.messages.watch import AHEAD_MAX
 from netoffload.transport.rendezvous import store
 from netoffload.transport.rendezvous.agreement import Offer
 from netoffload.transport.rounds.exchange import TcpExchange
+from tests.transport.frame_fuzz import a_frame, fuzz
+from tests.transport.stores import MemoryStore
+from tests.transport.tcp_ranks import run_tcp
 
 SIZE = 3
 

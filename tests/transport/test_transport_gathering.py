@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcp_ranks import Watched, die, run_tcp
 
 from netoffload.codec import CodecId
 from netoffload.collectives import Operation, Quantise, ShortAllreduce, is_short
@@ -25,7 +24,8 @@ from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.rounds.loop_port import ASLEEP_NS, PATIENCE, PATIENCE_NS, make_port
 from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi import MPI
-from netoffload_mpi.verify.local_ranks import ThreadComm
+from tests.mpi.verify.local_ranks import ThreadComm
+from tests.transport.tcp_ranks import Watched, die, run_tcp
 
 ROUNDED = Quantiser(CodecId.INCEPTIONN, 10)
 COUNTS = (0, 1, 7, 256, 1000)

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tcp_ranks import die, part, run_tcp, wait_less
 
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
@@ -26,6 +25,7 @@ from netoffload.transport.rendezvous.agreement import Offer
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.joining import LIVES, Joiner
 from netoffload.transport.wiring.lanes import Lane, Listeners
+from tests.transport.tcp_ranks import die, part, run_tcp, wait_less
 
 SIZE = 12
 """Some of so many ranks are no neighbours."""
@@ -74,7 +74,7 @@ def test_ranks_that_do_not_find_each_other_nearby_connect_by_tcp(monkeypatch: py
 @pytest.mark.slow
 @pytest.mark.parametrize("files", [40, 20])
 def test_ranks_with_few_file_descriptors_connect_or_say_why_they_cannot(files: int) -> None:
-    words = ["-m", "netoffload", "verify", "group", "-n", "16", "--files", str(files), "--lose", "3", "--json"]
+    words = ["-m", "tests.transport.many_ranks", "-n", "16", "--files", str(files), "--lose", "3"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, check=False)
     record = json.loads(done.stdout)
     if files == 40:

@@ -9,12 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from stores import MemoryStore
 
 from netoffload.errors import CollectiveError, MalformedError, PeerLostError
 from netoffload.transport import StoreRendezvous
 from netoffload.transport.rendezvous import store
 from netoffload.transport.rendezvous.launchers import Attempt
+from tests.transport.stores import MemoryStore
 
 SIZE = 3
 FIRST, SECOND = Attempt("job", "0", 0), Attempt("job", "0", 1)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcp_ranks import die, run_tcp
 
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
@@ -17,6 +16,7 @@ from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.messages.mailbox import Mailbox, Message, Receive
 from netoffload.transport.messages.requests import Arrival, Request, wait_all
 from netoffload.transport.rounds.exchange import TcpExchange
+from tests.transport.tcp_ranks import die, run_tcp
 
 
 def values_of(seed: int, count: int) -> Float32Array:

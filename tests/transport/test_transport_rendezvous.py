@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import MemoryStore
 
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
 from netoffload.transport.rendezvous.addresses import Address, AddressRendezvous, parse_addresses, read_addresses
 from netoffload.transport.rendezvous.agreement import VERSION, Marking, Offer, Precision
 from netoffload.transport.rendezvous.launchers import Attempt
 from netoffload.transport.rendezvous.store import StoreRendezvous
+from tests.transport.stores import MemoryStore
 
 
 def on_threads(ranks: range, body: Callable[[int], Any]) -> list[Any]:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tcp_ranks import Watched, run_tcp
 
 from netoffload.codec import CodecId
 from netoffload.collectives import Operation, Quantise, barrier, ring_allgather, ring_allreduce, ring_reduce_scatter
@@ -29,6 +28,7 @@ from netoffload.transport.rendezvous.agreement import Quantiser
 from netoffload.transport.rounds import driver, loop_port, meeting_loop
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
+from tests.transport.tcp_ranks import Watched, run_tcp
 
 SIZES = (1, 2, 3, 4, 5, 8)
 COUNTS = (0, 1, 7, 1024, *(() if JIT_DISABLED else (20_003,)))

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcp_ranks import die, wait_less
 
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
@@ -30,6 +29,7 @@ from netoffload.transport import (
 from netoffload.transport.messages.frames import Frame, Kind
 from netoffload.transport.messages.requests import Request
 from netoffload.transport.rounds.driver import prepare
+from tests.transport.tcp_ranks import die, wait_less
 
 SIZE = 3
 

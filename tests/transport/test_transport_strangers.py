@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tcp_ranks import run_tcp
 
 from netoffload.collectives import barrier
 from netoffload.netlink import Namespace, remove_netns
@@ -24,6 +23,7 @@ from netoffload.transport.wiring import nearby
 from netoffload.transport.wiring.hello import HELLO_OCTETS, Hello, Step
 from netoffload.transport.wiring.joining import STRANGERS_MAX
 from netoffload.transport.wiring.lanes import EVERY, Lane
+from tests.transport.tcp_ranks import run_tcp
 
 PROGRAM = str(Path(__file__).with_name("programs") / "guarded_ranks.py")
 NOBODY = 65534

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcp_ranks import run_tcp, wait_less
 
 from netoffload.collectives import Operation, ring_allgather, ring_allreduce, ring_reduce_scatter
 from netoffload.collectives.schedule import partition
 from netoffload.errors import CollectiveError, UsageError
 from netoffload.transport import TcpExchange
+from tests.transport.tcp_ranks import run_tcp, wait_less
 
 SIZE = 3
 COUNT = 30_001

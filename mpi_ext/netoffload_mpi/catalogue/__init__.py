@@ -1,16 +1,14 @@
-"""The catalogue of collectives: one row says everything about one collective.
+"""The catalogue of collectives: a row for each, from which its blocking and its non-blocking method are made.
 
-A row has a *plan*, which gives its methods signature and docstring. It has the cases that are compared with plain MPI
-(``netoffload_mpi.verify``), and the calls that must name a rank that dies in them (``verify.failures``). The blocking
-method and the non-blocking one are made from the row. A new collective is a row here, its algorithm in
-``netoffload.collectives``, and its number there (``announcement.Call``).
+A row is a name and a *plan*, which gives the methods signature and docstring. A new collective is a row here, its
+algorithm in ``netoffload.collectives``, its number there (``announcement.Call``), and its cases in
+``tests/mpi/verify/collectives.py``.
 
-Files: ``rows`` (what a row is), ``allreduces``, ``reductions``, ``movements``.
+Files: ``rows`` (how methods are made), ``allreduces``, ``reductions``, ``movements``.
 """
 
 from netoffload_mpi.catalogue.allreduces import Allreduces
 from netoffload_mpi.catalogue.movements import Movements
 from netoffload_mpi.catalogue.reductions import Reductions
-from netoffload_mpi.catalogue.rows import CATALOGUE, Row
 
-__all__ = ["CATALOGUE", "Allreduces", "Movements", "Reductions", "Row"]
+__all__ = ["Allreduces", "Movements", "Reductions"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,21 +11,18 @@ from mpi4py import MPI
 
 from netoffload.collectives import (
     reduce,
-    reference,
     ring_allgather,
     ring_reduce_scatter,
 )
 from netoffload.collectives.exchange import Exchange
-from netoffload.collectives.schedule import Span, consecutive, partition
+from netoffload.collectives.schedule import consecutive, partition
 from netoffload.collectives.transfer import aborting_on_error
 from netoffload.errors import UsageError
 from netoffload_mpi.buffers import float_vector, is_in_place
-from netoffload_mpi.catalogue.rows import equal_parts, row, short
+from netoffload_mpi.catalogue.rows import row
 from netoffload_mpi.lifecycle import PlaneComm
 from netoffload_mpi.plane import MpiPlane
 from netoffload_mpi.plans import Place, Plan, check_root, copy, not_in_place, operation_of, source_of
-from netoffload_mpi.verify.cases import OPS, WEIGHTS, Case, Observed, Prepared, Rounding, nothing
-from netoffload_mpi.verify.cases import Place as TriedPlace
 
 
 def plan_reduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Plan:
@@ -116,95 +113,9 @@ def _gather_counts(exchange: Exchange, count: int) -> list[int]:
     return [int(number) for number in counts]
 
 
-def _reduces(at: TriedPlace) -> Iterator[Case]:
-    for op in OPS:
-        yield _reduce(at, op, at.size // 2, in_place=False)
-        yield _reduce(at, op, 0, in_place=True)
-
-
-def _reduce_scatters(at: TriedPlace) -> Iterator[Case]:
-    for op, in_place in _SCATTERED:
-        yield _reduce_scatter(at, op, _shares(at.count, at.size), in_place=in_place)
-        yield _reduce_scatter(at, op, _blocks(at), in_place=in_place)
-
-
-def _reduce_scatter_blocks(at: TriedPlace) -> Iterator[Case]:
-    for op, in_place in _SCATTERED:
-        yield _reduce_scatter(at, op, _blocks(at), in_place=in_place, call="Reduce_scatter_block")
-
-
-_SCATTERED = ((MPI.SUM, False), (MPI.SUM, True), (MPI.MAX, False), (MPI.MIN, True), (MPI.PROD, False))
-"""Operations to try, and whether in place."""
-
-
-def _blocks(at: TriedPlace) -> list[int]:
-    return [-(-at.count // at.size)] * at.size
-
-
-def _shares(count: int, size: int) -> list[int]:
-    """Cut ``count`` into uneven parts; some are empty."""
-    weights = [WEIGHTS[rank % len(WEIGHTS)] for rank in range(size)]
-    parts = [count * weight // sum(weights) for weight in weights]
-    parts[0] += count - sum(parts)
-    return parts
-
-
-def _reduce(at: TriedPlace, op: MPI.Op, root: int, *, in_place: bool) -> Case:
-    own, operation = at.own(op), operation_of(op)
-
-    def make(_: Rounding) -> Prepared:
-        if at.rank != root:
-            return Prepared((own, None, op, root), ())
-        target = own.copy() if in_place else nothing(at.count)
-        return Prepared((MPI.IN_PLACE if in_place else own, target, op, root), (target,))
-
-    def model() -> Observed:
-        return (reference.tree_reduction(at.vectors(op), root, at.hop, operation),) if at.rank == root else ()
-
-    return Case("Reduce", f"{operation.name}, root {root}{', in place' if in_place else ''}", make, model=model)
-
-
-def _reduce_scatter(
-    at: TriedPlace, op: MPI.Op, parts: Sequence[int], *, in_place: bool, call: str = "Reduce_scatter"
-) -> Case:
-    operation, total, mine = operation_of(op), sum(parts), parts[at.rank]
-    own = at.wide_vectors(op, total)[at.rank]
-
-    def make(_: Rounding) -> Prepared:
-        target = own.copy() if in_place else nothing(mine)
-        counts = () if call == "Reduce_scatter_block" else (list(parts),)
-        return Prepared((MPI.IN_PLACE if in_place else own, target, *counts, op), (target[:mine],))
-
-    def model() -> Observed:
-        span = consecutive(list(parts))[at.rank]
-        cut = [vector[span.start : span.stop] for vector in at.wide_vectors(op, total)]
-        spans = [Span(0, mine if rank == at.rank else 0) for rank in range(at.size)]
-        return (reference.reduce_scatter(cut, spans, at.hop, operation)[at.rank],)
-
-    words = f"{operation.name}, counts {list(parts)}{', in place' if in_place else ''}"
-    return Case(call, words, make, model=model)
-
-
 class Reductions(PlaneComm):
     """The calls that reduce; :class:`~netoffload_mpi.comm.CompComm` says what calls have in common."""
 
-    Reduce_comp, Ireduce_comp = row(
-        "Reduce_comp",
-        plan_reduce,
-        _reduces,
-        {
-            "reduce, chain": lambda comm, values: comm.Reduce_comp(values, np.empty_like(values)),
-            "reduce, tree": lambda comm, values: comm.Reduce_comp(short(values), np.empty_like(short(values))),
-        },
-    )
-    Reduce_scatter_comp, Ireduce_scatter_comp = row("Reduce_scatter_comp", plan_reduce_scatter, _reduce_scatters, {})
-    Reduce_scatter_block_comp, Ireduce_scatter_block_comp = row(
-        "Reduce_scatter_block_comp",
-        plan_reduce_scatter_block,
-        _reduce_scatter_blocks,
-        {
-            "reduce-scatter": lambda comm, values: comm.Reduce_scatter_block_comp(
-                MPI.IN_PLACE, equal_parts(comm, values)
-            )
-        },
-    )
+    Reduce_comp, Ireduce_comp = row("Reduce_comp", plan_reduce)
+    Reduce_scatter_comp, Ireduce_scatter_comp = row("Reduce_scatter_comp", plan_reduce_scatter)
+    Reduce_scatter_block_comp, Ireduce_scatter_block_comp = row("Reduce_scatter_block_comp", plan_reduce_scatter_block)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-from frames import make_segment
-from nic_pair import Nic, connect
 
 from netoffload import codec
 from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.offload import TCP_HEADER, VERSION_CODEC
 from netoffload.wire.vnet import VNET_LEN
+from tests.engine.frames import make_segment
+from tests.engine.nic_pair import Nic, connect
 
 BLOCK_AT = VNET_LEN + ETHERNET_LEN + 20
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import netoffload
 
 from netoffload import codec
 from netoffload.compiled.arrays import Float32Array
@@ -18,6 +17,7 @@ from netoffload.lab.bench import advice_codecs, advice_measure
 from netoffload.lab.models import advice
 from netoffload.lab.models.advice import Coding, Network, Prediction, Workload
 from netoffload.transport.rendezvous.agreement import Precision
+from tests.shared.commands import netoffload
 
 MS = 1e-3
 SLOW = Coding(ratio=8, encode_Bps=1e9, decode_Bps=2e9, relative_error=0.02, worst_over_bound=1.0)

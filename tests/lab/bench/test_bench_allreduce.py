@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH
+
+from tests.shared.commands import PYTHONPATH
 
 ROOT = Path(__file__).parents[3]
 KEYS = {"what", "size_octets", "median_s", "min_s", "max_s", "over_bound", "wire_octets", "ratio"}

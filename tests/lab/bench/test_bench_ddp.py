@@ -4,11 +4,11 @@ import json
 import os
 
 import pytest
-from commands import PYTHONPATH, netoffload
 
 from netoffload.lab.bench.ddp import rows
 from netoffload.lab.bench.jobs import ALONE, DdpRecord, DdpResult
 from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS, steps_of
+from tests.shared.commands import PYTHONPATH, netoffload
 
 
 def result(what: str, times_s: tuple[float, ...], octets: float, accuracy: float | None = 0.9) -> DdpResult:

@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from commands import netoffload
 
 from netoffload.compressors import Layout
 from netoffload.compressors.eight_bit import EightBit
@@ -21,6 +20,7 @@ from netoffload.lab.bench.eight_bit import (
     sample_of,
     search,
 )
+from tests.shared.commands import netoffload
 
 
 @pytest.fixture(scope="module")

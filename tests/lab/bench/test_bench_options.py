@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from commands import netoffload
 
 from netoffload.lab.bench.settings import EXPERIMENTS
+from tests.shared.commands import netoffload
 
 REFUSED = [
     ("allreduce --what ring --what nccl", "contender 'nccl' is unknown"),

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import Done, ranks
-from forked_ranks import _forks  # noqa: F401
 
 from netoffload.config import ENV_OFFLOAD
 from netoffload.lab.testbed.forks import ENV_FORK_SERVER
+from tests.shared.commands import Done, ranks
+from tests.shared.forked_ranks import _forks  # noqa: F401
 
 pytestmark = pytest.mark.mpi
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import netoffload
 
 from netoffload.lab.models.settings import node_counts, rates_bps
+from tests.shared.commands import netoffload
 
 
 def test_ranges_have_both_ends() -> None:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import netoffload
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +19,8 @@ from netoffload.lab.models.hardware import MEANING, MODELLED, Engine, Port, Wait
 from netoffload.lab.models.hardware.blocks import blocks_of
 from netoffload.lab.models.hardware.engines import REGISTER_BITS, clocked
 from netoffload.lab.models.hardware.ports import beats_of
+from tests.shared.commands import netoffload
+from tests.shared.example_counts import examples
 
 every_codec = pytest.mark.parametrize("codec", MODELLED)
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from commands import netoffload
 
 from netoffload.errors import RunError, UsageError
 from netoffload.lab import papers, results
@@ -17,6 +16,7 @@ from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step
 from netoffload.lab.papers.reproduction import Reproduction
 from netoffload.lab.reports import Panel, Series
+from tests.shared.commands import netoffload
 
 LAB = Path(__file__).parents[3] / "docs" / "lab"
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH
 
 from netoffload.lab.testbed.forks import ENV_FORK_SERVER, RANK_ENV, fork_server, prepared_ranks, python_argv
 from netoffload.lab.training.rank_imports import IMPORTED
+from tests.shared.commands import PYTHONPATH
 
 DEADLINE_S = 20
 OWN_ENV = {"PATH": os.defpath, **RANK_ENV}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from netoffload.codec import get
-from netoffload.lab.testbed.soak import SoakResult, Values, draw_options
-from netoffload.lab.testbed.soak.options import BLOCK_VALUES, DISTRIBUTIONS
+from tests.soak import SoakResult, Values, draw_options
+from tests.soak.options import BLOCK_VALUES, DISTRIBUTIONS
 
 
 def test_a_seed_draws_the_same_connections_of_all_kinds() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from quick_cases import with_quick
 
 from netoffload import compressors
 from netoffload.collectives.inprocess import run_ranks
@@ -22,6 +21,7 @@ from netoffload.lab.training.dataset import Dataset
 from netoffload.lab.training.inprocess import Learned
 from netoffload.lab.training.replica import Replica
 from netoffload.methods import FAMILIES
+from tests.shared.quick_cases import with_quick
 
 # fmt: off
 EXCHANGES = (

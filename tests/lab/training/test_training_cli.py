@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import netoffload, started
 
 from netoffload.lab import record_formats, results
 from netoffload.lab.cli.training_runs import SPARKS, Curve, progress, remarks_on
 from netoffload.lab.results import ClassCounts, Configuration, Learning, NodeTraffic, Record, Spread, Timing, Traffic
 from netoffload.lab.training.models import MODELS
 from netoffload.lab.training.outcome import Step
+from tests.shared.commands import netoffload, started
 
 
 def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from quick_cases import with_quick
 
 from netoffload import codec
 from netoffload.collectives import Exchange
@@ -30,6 +29,7 @@ from netoffload.lab.training.overlap import Overlap
 from netoffload.lab.training.replica import Replica
 from netoffload.methods import PAPERS, Bucket, GradientReducer, Method, Update, Way, expand
 from netoffload.methods.payloads import PayloadRingReducer
+from tests.shared.quick_cases import with_quick
 
 BOUND_K = 10
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from foreign_streams import Stream, writes_of
 
 from netoffload.config import TOS_COMPRESS
 from netoffload.devices.netns import in_netns
 from netoffload.lab.testbed import NodePlan, Testbed
-from netoffload.lab.testbed.soak import nft_path, run_nft
 from netoffload.netlink import netns_path
+from tests.netns.programs.foreign_streams import Stream, writes_of
+from tests.soak import nft_path, run_nft
 
 TAGGED: Final = TOS_COMPRESS
 TIMEOUT_S: Final = 20.0

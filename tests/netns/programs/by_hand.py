@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.lab.testbed import NodePlan, Testbed
-from netoffload.lab.testbed.soak import kill_nic
 from netoffload.netlink import netns_path
+from tests.soak import kill_nic
 
 START_S: Final = 60.0
 END_S: Final = 15.0

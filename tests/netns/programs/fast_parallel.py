@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from both_ways import TAGGED, socket_on
-from foreign_streams import gradient
 
 from netoffload.codec import get
 from netoffload.control import request
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from tests.netns.programs.both_ways import TAGGED, socket_on
+from tests.netns.programs.foreign_streams import gradient
 
 PORT: Final = 7800
 FLOATS: Final = 5000

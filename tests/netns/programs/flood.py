@@ -26,13 +26,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from both_ways import TAGGED, connected
-from foreign_streams import gradient
-from third_host import HOST_ADDRESS, SILENT_ADDRESS, third_host
-
 from netoffload.control import request
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.lab.testbed.soak import run_nft
+from tests.netns.programs.both_ways import TAGGED, connected
+from tests.netns.programs.foreign_streams import gradient
+from tests.netns.programs.third_host import HOST_ADDRESS, SILENT_ADDRESS, third_host
+from tests.soak import run_nft
 
 WORKER = str(Path(__file__).with_name("flood_worker.py"))
 KINDS = ("reset", "reset-no-nic", "expire", "expire-no-nic", "spray")

@@ -23,14 +23,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from both_ways import TAGGED, connected, ipv6_of
-from foreign_streams import gradient
-from third_host import DEVICE, HOST_ADDRESS, HOST_IPV6, third_host
-
 from netoffload.control import request
 from netoffload.devices.netns import in_netns
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.lab.testbed.soak import add_ipv6, ip
 from netoffload.netlink import netns_path
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.encapsulation import UDP_PORT, src_port
@@ -49,6 +44,10 @@ from netoffload.wire.icmp import (
 from netoffload.wire.ipv4 import Ipv4, emit_ipv4
 from netoffload.wire.ipv6 import Ipv6, emit_ipv6
 from netoffload.wire.offload import BLOCK_VERSION, CPI_OFFLOAD, IPCOMP_NEXT_TCP, PROTO_IPCOMP, TCP_HEADER
+from tests.netns.programs.both_ways import TAGGED, connected, ipv6_of
+from tests.netns.programs.foreign_streams import gradient
+from tests.netns.programs.third_host import DEVICE, HOST_ADDRESS, HOST_IPV6, third_host
+from tests.soak import add_ipv6, ip
 
 PROTO_TCP: Final = 6
 PROTO_UDP: Final = 17

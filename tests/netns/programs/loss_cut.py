@@ -16,11 +16,10 @@ import sys
 import time
 from collections.abc import Iterator
 
-from both_ways import TAGGED, socket_on
-from foreign_streams import gradient
-from odd_writes import Transfer, close_all, draw_writes, run_transfers
-
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from tests.netns.programs.both_ways import TAGGED, socket_on
+from tests.netns.programs.foreign_streams import gradient
+from tests.netns.programs.odd_writes import Transfer, close_all, draw_writes, run_transfers
 
 PORT = 6950
 CODEC, BOUND_K = "inceptionn", 10

@@ -14,11 +14,10 @@ import secrets
 import sys
 from collections.abc import Iterator
 
-from both_ways import TAGGED, carry_both_ways, changed_octets, packets_marked, policy
-from foreign_streams import STREAMS
-
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.lab.testbed.soak import add_ipv6
+from tests.netns.programs.both_ways import TAGGED, carry_both_ways, changed_octets, packets_marked, policy
+from tests.netns.programs.foreign_streams import STREAMS
+from tests.soak import add_ipv6
 
 MARKS = ("policy", "sockets", "n0's socket", "n1's socket", "none")
 """Who marks: the policy alone; both sockets; the socket of one node, with the policy on both."""

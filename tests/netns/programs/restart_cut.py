@@ -18,12 +18,11 @@ import threading
 import time
 from pathlib import Path
 
-from both_ways import TAGGED, socket_on
-from by_hand import NicByHand, nics_by_hand
-from foreign_streams import gradient
-from odd_writes import Transfer, close_all, draw_writes, run_transfers
-
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from tests.netns.programs.both_ways import TAGGED, socket_on
+from tests.netns.programs.by_hand import NicByHand, nics_by_hand
+from tests.netns.programs.foreign_streams import gradient
+from tests.netns.programs.odd_writes import Transfer, close_all, draw_writes, run_transfers
 
 PORT = 6900
 CODEC, BOUND_K = "inceptionn", 10

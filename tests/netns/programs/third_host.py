@@ -8,8 +8,8 @@ from typing import Final
 
 from netoffload.lab.testbed import Testbed
 from netoffload.lab.testbed.journal import Journal
-from netoffload.lab.testbed.soak import ip
 from netoffload.netlink import Namespace
+from tests.soak import ip
 
 HOST_ADDRESS: Final = "10.98.1.77"
 HOST_IPV6: Final = "fd98::77"

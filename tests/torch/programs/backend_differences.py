@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from forked_group import error_of, join, run_ranks
 
 from netoffload.torch import BackendOptions
+from tests.torch.programs.forked_group import error_of, join, run_ranks
 
 LIMIT_S = 20
 SIZE = 3

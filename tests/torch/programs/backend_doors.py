@@ -14,13 +14,13 @@ import torch._dynamo  # DDP would import it in every rank
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functions
 import torch.distributed.checkpoint
-from forked_group import error_of, everywhere, join, run_checks, run_ranks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from netoffload.errors import UsageError
 from netoffload.torch.backend_group import NetOffloadGroup
+from tests.torch.programs.forked_group import error_of, everywhere, join, run_checks, run_ranks
 
 LIMIT = timedelta(seconds=1)
 

@@ -16,12 +16,12 @@ import torch
 import torch._dynamo  # DDP would import it in every rank
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functions
-from forked_group import error_of, everywhere, run_ranks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from netoffload.torch import BackendOptions
 from netoffload.torch.backend_group import NetOffloadGroup
+from tests.torch.programs.forked_group import error_of, everywhere, run_ranks
 
 SHORT = timedelta(seconds=3)
 CALLS = 30

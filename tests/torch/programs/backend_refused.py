@@ -7,10 +7,10 @@ import sys
 from typing import Any
 
 import torch.distributed as dist
-from forked_group import error_of, join, run_ranks
 
 from netoffload.errors import UsageError
 from netoffload.transport.plane import ENV_CHUNK
+from tests.torch.programs.forked_group import error_of, join, run_ranks
 
 
 def take_part(rank: int, size: int, port: int) -> Any:

@@ -1,0 +1,35 @@
+"""``netoffload verify collectives`` whose rank 0 has a method that gives a wrong value: ``verify_broken METHOD WORDS``.
+
+Without a name rank 0 stops before its second call.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from typing import Any
+
+from netoffload.cli import main
+from netoffload_mpi import MPI, CompComm
+from netoffload_mpi.verify import CALLS
+
+
+def wrong(self: CompComm, *arguments: Any, right: Any) -> Any:
+    """Change the first value of the result."""
+    request = right(self, *arguments)
+    if request is not None:
+        request.Wait()
+    into = arguments[1]
+    (into[0] if isinstance(into, list) else into)[0] += 1
+    return request
+
+
+if __name__ == "__main__":
+    name = sys.argv.pop(1)
+    if MPI.COMM_WORLD.rank == 0 and name:
+        setattr(CompComm, name, functools.partialmethod(wrong, right=getattr(CompComm, name)))
+    elif MPI.COMM_WORLD.rank == 0:
+        CALLS["Reduce"] = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore[assignment]
+    main()
