@@ -3,7 +3,7 @@
 ::
 
     DIR/inc+c-seed1/checkpoint.json        the run and its iteration; replaced last, so it names only complete files
-                    iteration100/rank0.pt  replica, method's memory; one file per rank, because ranks differ
+                    iteration100/rank0.pt  replica, door's memory; one file per rank, because ranks differ
                                  rank1.pt
                     record.json            the record of a finished run
 
@@ -28,7 +28,7 @@ from netoffload.errors import UsageError
 from netoffload.lab.results import decode_dataclass
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 CHECKPOINT_FILE: Final = "checkpoint.json"
 NOT_THE_RUN: Final = frozenset({"iterations", "data_dir", "eval_every", "stop_at_accuracy"})
 """Settings that may change when a run goes on."""

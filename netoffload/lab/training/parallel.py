@@ -7,8 +7,7 @@
                hybrid   data in the convolutions, model in the fully connected layers behind them
 
 All workers together take the same samples as with ``data``. One iteration changes the model as one rank with all
-samples would, up to float rounding. As with ``data``, the gradient is that of the sum of the workers' mean losses. So
-learning rates, loss scale and the update's division are the same.
+samples would, up to float rounding. So learning rates and loss scale are the same.
 
 Convolutions are replicas, whose gradients the run's method sums. Of the other layers every rank has and updates only
 its part. The parts travel only before an accuracy is measured, before the final SHA-256, and after the last iteration.
@@ -25,18 +24,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from netoffload.collectives import Exchange, Quantise, allgather_payloads
+from netoffload.collectives import Exchange, allgather_payloads
 from netoffload.collectives.schedule import partition
-from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.lab.training import data
 from netoffload.lab.training.config import Parallel, TrainSettings
 from netoffload.lab.training.dataset import Dataset
-from netoffload.lab.training.loop import Batches, method_of
 from netoffload.lab.training.model_spec import Tokens
 from netoffload.lab.training.parallel_layers import ActivationExchange, split_sequence
-from netoffload.lab.training.replica import Replica, Travel, accuracy_of
-from netoffload.methods import Memory, Method, Sent, Update
+from netoffload.lab.training.replica import Batches, Replica, Travel, accuracy_of
 
 
 def first_fully_connected(settings: TrainSettings, module: nn.Module) -> int:
@@ -94,7 +90,15 @@ class SplitReplica(Replica):
         self._whole: nn.Module | None = None
         super().__init__(settings, part)
         self.parameter_count = sum(tensor.numel() for tensor in whole.parameters())
+        if self.shared:  # the convolutions' gradients are divided when they are averaged
+            self._loss_factor *= settings.nodes
         self._before, self._behind = part[:first], part[first:]
+
+    @property
+    def travelling(self) -> dict[str, nn.Parameter]:
+        """See :attr:`Replica.travelling`: those of the convolutions."""
+        layers = {layer.name for layer in self.layers if layer.offset < self.shared}
+        return {name: one for name, one in super().travelling.items() if name in layers}
 
     @property
     def travel(self) -> Travel:
@@ -111,10 +115,11 @@ class SplitReplica(Replica):
         outputs: torch.Tensor = self._behind(inputs)
         return outputs
 
-    def loss_of(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """See :meth:`Replica.loss_of`: the sum of all workers' mean losses is differentiated."""
-        loss, factor = super().loss_of(outputs, labels)
-        return loss, factor * self._settings.nodes
+    def update(self) -> None:
+        """See :meth:`Replica.update`."""
+        if self.shared:
+            np.divide(self.gradient[self.shared :], self._settings.nodes, out=self.gradient[self.shared :])
+        super().update()
 
     def collect(self, exchange: Exchange) -> None:
         """Gather the parts of all ranks on every rank."""
@@ -147,47 +152,6 @@ class SplitReplica(Replica):
         return accuracy_of(self._whole, images, labels)
 
 
-class SplitMethod(Method):
-    """A method for the convolutions' gradients; the rest of the gradient stays on this rank."""
-
-    def __init__(self, method: Method | None, replica: SplitReplica) -> None:
-        """Wrap ``method``, and count the octets of activations with its octets; None: there are no convolutions."""
-        self.sent = replica.activations.sent = Sent() if method is None else method.sent
-        self._method, self._replica = method, replica
-
-    @property
-    def sum_s(self) -> float:
-        """See :attr:`Method.sum_s`."""
-        return 0.0 if self._method is None else self._method.sum_s
-
-    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`Method.step`."""
-        shared = self._replica.shared
-
-        def update_all(gradient_sum: Float32Array) -> None:
-            gradient[:shared] = gradient_sum
-            update(gradient)
-
-        if self._method is None:
-            update(gradient)
-        else:
-            self._method.step(gradient[:shared], parameters[:shared], update_all)
-
-    def finish(self, parameters: Float32Array) -> None:
-        """See :meth:`Method.finish`."""
-        if self._method is not None:
-            self._method.finish(parameters[: self._replica.shared])
-
-    def memory(self) -> Memory:
-        """See :meth:`Method.memory`."""
-        return {} if self._method is None else self._method.memory()
-
-    def remember(self, memory: Memory) -> None:
-        """See :meth:`Method.remember`."""
-        if self._method is not None:
-            self._method.remember(memory)
-
-
 def replica_of(settings: TrainSettings, exchange: Exchange) -> Replica:
     """Return this rank's replica of a run's model, or its part of one.
 
@@ -195,14 +159,6 @@ def replica_of(settings: TrainSettings, exchange: Exchange) -> Replica:
         UsageError: the model cannot be split.
     """
     return Replica(settings) if settings.parallel == Parallel.DATA else SplitReplica(settings, exchange)
-
-
-def method_with(replica: Replica, settings: TrainSettings, exchange: Exchange, quantise: Quantise | None) -> Method:
-    """Return this rank's side of a run's method for a replica, as ``loop.method_of`` does."""
-    if not isinstance(replica, SplitReplica):
-        return method_of(settings, exchange, quantise, replica.layer_sizes)
-    sizes = tuple(layer.size for layer in replica.layers if layer.offset < replica.shared)
-    return SplitMethod(method_of(settings, exchange, quantise, sizes) if sizes else None, replica)
 
 
 def batch_source(settings: TrainSettings, dataset: Dataset, worker: int) -> Callable[[int], Batches]:
