@@ -89,8 +89,8 @@ class Door:
         return 0.0
 
     @property
-    def busy_s(self) -> float:
-        """Seconds in which buckets of gradients travelled, so far."""
+    def hidden_s(self) -> float:
+        """Seconds in which buckets of gradients travelled during backward, so far."""
         return 0.0
 
     @property
@@ -171,33 +171,48 @@ class ServedState(RunState):
 
 
 class TimedOptimizer(DistributedOptimizer):
-    """A ``DistributedOptimizer`` that times how long backward waits for means.
+    """A ``DistributedOptimizer`` that times its buckets.
 
     Attributes:
-        waited_s: seconds so far.
+        waited_s: seconds in which backward waited for means, so far.
+        hidden_s: seconds in which buckets travelled before that, so far.
     """
 
-    waited_s = 0.0
+    waited_s = hidden_s = 0.0
+    _busy_s = 0.0
 
     def synchronize(self) -> None:
         """See :meth:`DistributedOptimizer.synchronize`."""
-        started_s = time.perf_counter()
+        calls, started_s = self.compression.connected(), time.perf_counter()
+        ended_s = calls.totals.seconds - self._busy_s
         super().synchronize()
-        self.waited_s += time.perf_counter() - started_s
+        took_s, self._busy_s = calls.totals.seconds - self._busy_s, calls.totals.seconds
+        waited_s = time.perf_counter() - started_s
+        self.waited_s += waited_s
+        # What ended before the wait was hidden, and of the bucket under way what the wait does not explain.
+        self.hidden_s += max(ended_s, took_s - waited_s)
 
 
 class GradientDoor(Door):
-    """Gradients become means during backward."""
+    """Gradients become means during backward.
+
+    Attributes:
+        state: how they travel.
+    """
 
     def __init__(self, settings: TrainSettings, replica: Replica, calls: AnyCalls) -> None:
         """Watch the replica's gradients."""
-        self._state = state = _gradient_state(settings, replica, calls)
+        self.state = state = _gradient_state(settings, replica, calls)
         octets = int(settings.bucket_mb * 1e6) or WHOLE_OCTETS
         self._timed = TimedOptimizer(replica.optimizer, state, bucket_octets=octets)
-        super().__init__(self._timed, calls, state.sent)
+        super().__init__(self._timed, calls)
         self._replica, self._is_overlapping = replica, settings.bucket_mb > 0
-        if isinstance(replica, SplitReplica):
-            replica.activations.sent = self._sent
+        self._share_counters()
+
+    @property
+    def sent(self) -> Sent:
+        """See :attr:`Door.sent`."""
+        return self.state.sent
 
     @property
     def waited_s(self) -> float:
@@ -205,24 +220,31 @@ class GradientDoor(Door):
         return self._timed.waited_s
 
     @property
-    def busy_s(self) -> float:
-        """See :attr:`Door.busy_s`."""
-        return self._calls.totals.seconds if self._calls and self._is_overlapping else 0.0
+    def hidden_s(self) -> float:
+        """See :attr:`Door.hidden_s`."""
+        return self._timed.hidden_s if self._is_overlapping else 0.0
 
     def step(self) -> None:
         """See :meth:`Door.step`."""
-        stayed = self._state.layers.layout.count
+        stayed = self.state.layers.layout.count
         if stayed < self._replica.gradient.size:
             self._replica.observe(stayed, self._replica.gradient[stayed:])
         super().step()
 
     def memory(self) -> Memory:
         """See :meth:`Door.memory`."""
-        return self._state.state_dict()
+        return self.state.state_dict()
 
     def remember(self, memory: Memory) -> None:
         """See :meth:`Door.remember`."""
-        self._state.load_state_dict(memory)
+        self.state.load_state_dict(memory)
+        self._share_counters()
+
+    def _share_counters(self) -> None:
+        """Count the activations of a split model with its gradients; refuse what cannot be reduced."""
+        sent = self.sent
+        if isinstance(self._replica, SplitReplica):
+            self._replica.activations.sent = sent
 
 
 def _gradient_state(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> RunState:

@@ -6,8 +6,8 @@
     worker 1   gradient -> encode -> decode ─┼─ sum -> update -> weights (-> rounded)
     ...                                      ─┘
 
-The workers are threads. Their payloads are gathered, or served where workers share scalers (TernGrad). In a ring
-partial sums are coded at every hop, which these runs leave out.
+The workers are threads. Their payloads are gathered, or served where workers share scalers (TernGrad). Exact gradients
+take a ring. In a ring of payloads partial sums are coded at every hop, which these runs leave out.
 """
 
 from __future__ import annotations
@@ -104,11 +104,12 @@ def learn(
         observe: called with gradients.
         see_outputs: called after the last iteration with the layers' outputs, which model parallelism would send.
     """
-    name = coder or "none"
-    via = "server" if name.startswith("terngrad") else "gather"
-    method, rate = f"{name}{',' if ':' in name else ':'}via={via}", settings.optimizer_spec.learning_rate
+    shares_scalers = coder is not None and coder.startswith("terngrad")
+    via = "server" if shares_scalers else "gather"
+    method = f"{coder}{',' if ':' in coder else ':'}via={via}" if coder else "inc"
+    rate = settings.optimizer_spec.learning_rate
     settings = dataclasses.replace(settings, method=method, learning_rate=rate, eval_every=every)
-    own: list[dict[int, Float32Array]] = [{} for _ in range(settings.nodes if via == "server" else 1)]
+    own: list[dict[int, Float32Array]] = [{} for _ in range(settings.nodes if shares_scalers else 1)]
     runs: dict[int, RankRun] = {}
 
     def watching(rank: int, run: RankRun) -> AfterIteration:

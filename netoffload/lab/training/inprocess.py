@@ -25,6 +25,9 @@ from netoffload.lab.training.doors import ThreadCalls
 from netoffload.lab.training.loop import AfterIteration, RankRun
 from netoffload.lab.training.measure import FLOAT_OCTETS
 
+CAPACITY_OCTETS: Final = 8 << 20
+"""Octets of HDC's gradient fit, so threads take fewer turns."""
+
 TIMEOUT_S: Final = 120.0
 """Time that a rank waits for another one's computing."""
 
@@ -105,7 +108,14 @@ def run_threads(
         run.finish()
         return run
 
-    return run_ranks(settings.ranks, one_rank, codec=chosen, bound_k=bound_k, timeout_s=TIMEOUT_S)
+    return run_ranks(
+        settings.ranks,
+        one_rank,
+        codec=chosen,
+        bound_k=bound_k,
+        capacity_octets=CAPACITY_OCTETS,
+        timeout_s=TIMEOUT_S,
+    )
 
 
 @contextmanager

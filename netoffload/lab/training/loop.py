@@ -106,7 +106,7 @@ def iterate(
     timeline = timeline or Timeline()
     for iteration in range(first, iterations):
         replica.iteration = iteration
-        began, waited_s, busy_s = replica.travel, door.waited_s, door.busy_s
+        began, waited_s, hidden_s = replica.travel, door.waited_s, door.hidden_s
         added_s, updated_s = door.sum_s, replica.update_s
         started = drawn = loss_at = computed = clock()
         passed = began
@@ -130,7 +130,7 @@ def iterate(
             backward_s=computed - loss_at - waited_s - (ended.waited_s - passed.waited_s),
             update_s=replica.update_s - updated_s,
             sum_s=door.sum_s - added_s,
-            hidden_s=max(0.0, door.busy_s - busy_s - waited_s) + ended.hidden_s - began.hidden_s,
+            hidden_s=door.hidden_s - hidden_s + ended.hidden_s - began.hidden_s,
         )
         timeline.parts.append(parts)
         if after_iteration(iteration + 1):
