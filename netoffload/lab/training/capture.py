@@ -47,11 +47,7 @@ class Captured:
 
     @classmethod
     def read(cls, vectors: Path) -> Captured:
-        """Read the description beside a file of vectors.
-
-        Raises:
-            UsageError: the description is unreadable, or the file is something else.
-        """
+        """Read the description beside a file of vectors."""
         path = vectors.with_suffix(".layers.json")
         try:
             return decode_dataclass(cls, json.loads(path.read_text(encoding="utf-8")), str(path))

@@ -108,11 +108,7 @@ class TrainSettings:
     sub_batches: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run.
-
-        Raises:
-            UsageError: naming the field and what it accepts.
-        """
+        """Refuse what cannot be run."""
         # Unknown names are refused first.
         spec, model, data, _ = self.spec, self.model_spec, self.data_spec, self.dirichlet_alpha
         check_choice("offload", self.offload, OFFLOADS)
@@ -305,11 +301,7 @@ class RankJob:
 
     @classmethod
     def read(cls, path: Path) -> RankJob:
-        """Read what :meth:`write` wrote.
-
-        Raises:
-            UsageError: the file is unreadable, or has no job.
-        """
+        """Read what :meth:`write` wrote."""
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

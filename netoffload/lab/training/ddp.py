@@ -104,7 +104,7 @@ class DdpReplica:
             self._model.no_sync if hook == "alone" else contextlib.nullcontext
         )
         self._optimizer = settings.optimizer_spec.make(module.parameters())
-        self._door = Door(self._optimizer)
+        self._door = Door(self._optimizer.step)
 
     def step(self) -> float:
         """Train on one batch; return the seconds that it took, without those of drawing it."""
@@ -136,11 +136,7 @@ class DdpReplica:
         return accuracy_of(self._model.module, images, labels)
 
     def sent_octets(self) -> tuple[int, int]:
-        """Return the octets that a plain ring would have sent, and those that our hook sent; both 0 for other hooks.
-
-        Raises:
-            ControlError: the NIC does not answer.
-        """
+        """Return the octets that a plain ring would have sent, and those that our hook sent; both 0 for other hooks."""
         if self._state is None:
             return 0, 0
         report = self._state.report()

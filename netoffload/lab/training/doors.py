@@ -16,6 +16,7 @@ The doors get the connections that a run has already: TCP between processes, or 
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -28,7 +29,6 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout
 from netoffload.errors import UsageError
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.parallel import SplitReplica
 from netoffload.lab.training.replica import Replica
 from netoffload.methods import Bucket, GradientReducer, Member, Memory, Sent, method_for
 from netoffload.methods.buckets import cut
@@ -67,50 +67,6 @@ class ThreadCalls(Calls[DataPlane]):
         started_s = time.perf_counter()
         call(self.plane)
         self.totals += CommInfo(1, seconds=time.perf_counter() - started_s)
-
-
-class Door:
-    """No exchange after backward, and the base of the others."""
-
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, calls: AnyCalls | None = None, sent: Sent | None = None
-    ) -> None:
-        """Leave all to the optimizer."""
-        self._optimizer, self._calls, self._sent = optimizer, calls, sent or Sent()
-
-    @property
-    def sent(self) -> Sent:
-        """What this rank has sent."""
-        return self._sent
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds of backward in which gradients were waited for, so far."""
-        return 0.0
-
-    @property
-    def hidden_s(self) -> float:
-        """Seconds in which buckets of gradients travelled during backward, so far."""
-        return 0.0
-
-    @property
-    def sum_s(self) -> float:
-        """Seconds that this rank has spent on adding gradients so far."""
-        return self._calls.plane.exchange.stopwatch.reduce_s if self._calls else 0.0
-
-    def step(self) -> None:
-        """Make the next weights from the gradient that backward left; all ranks call it together."""
-        self._optimizer.step()
-
-    def finish(self) -> None:
-        """Make all replicas equal after the last iteration; all ranks call it together."""
-
-    def memory(self) -> Memory:
-        """Return what this rank remembers. A run that passes it to :meth:`remember` goes on bit for bit."""
-        return {}
-
-    def remember(self, memory: Memory) -> None:
-        """Take over what :meth:`memory` returned."""
 
 
 class RunState(CompressionState):
@@ -175,10 +131,12 @@ class TimedOptimizer(DistributedOptimizer):
 
     Attributes:
         waited_s: seconds in which backward waited for means, so far.
-        hidden_s: seconds in which buckets travelled before that, so far.
+        hidden_s: seconds in which buckets travelled before that, so far; 0 if all travel as one.
+        has_buckets: whether they travel as several.
     """
 
     waited_s = hidden_s = 0.0
+    has_buckets = True
     _busy_s = 0.0
 
     def synchronize(self) -> None:
@@ -190,139 +148,41 @@ class TimedOptimizer(DistributedOptimizer):
         waited_s = time.perf_counter() - started_s
         self.waited_s += waited_s
         # What ended before the wait was hidden, and of the bucket under way what the wait does not explain.
-        self.hidden_s += max(ended_s, took_s - waited_s)
+        self.hidden_s += max(ended_s, took_s - waited_s) if self.has_buckets else 0.0
 
 
-class GradientDoor(Door):
-    """Gradients become means during backward.
+@dataclasses.dataclass
+class Door:
+    """What the loop asks of a door; all ranks call each function together.
 
     Attributes:
-        state: how they travel.
+        step: makes the next weights from the gradient that backward left.
+        sent_so_far: returns what this rank has sent.
+        finish: makes all replicas equal after the last iteration.
+        memory: returns what this rank remembers; a run that passes it to ``remember`` goes on bit for bit.
+        timed: times the buckets of gradients; None: nothing travels during backward.
+        exchange: the connections; None: the run has none of its own.
     """
 
-    def __init__(self, settings: TrainSettings, replica: Replica, calls: AnyCalls) -> None:
-        """Watch the replica's gradients."""
-        self.state = state = _gradient_state(settings, replica, calls)
-        octets = int(settings.bucket_mb * 1e6) or WHOLE_OCTETS
-        self._timed = TimedOptimizer(replica.optimizer, state, bucket_octets=octets)
-        super().__init__(self._timed, calls)
-        self._replica, self._is_overlapping = replica, settings.bucket_mb > 0
-        self._share_counters()
+    step: Callable[[], object]
+    sent_so_far: Callable[[], Sent] = Sent
+    finish: Callable[[], None] = lambda: None
+    memory: Callable[[], Memory] = dict
+    remember: Callable[[Memory], None] = lambda _memory: None
+    timed: TimedOptimizer | None = None
+    exchange: Exchange | None = None
 
     @property
-    def sent(self) -> Sent:
-        """See :attr:`Door.sent`."""
-        return self.state.sent
-
-    @property
-    def waited_s(self) -> float:
-        """See :attr:`Door.waited_s`."""
-        return self._timed.waited_s
-
-    @property
-    def hidden_s(self) -> float:
-        """See :attr:`Door.hidden_s`."""
-        return self._timed.hidden_s if self._is_overlapping else 0.0
-
-    def step(self) -> None:
-        """See :meth:`Door.step`."""
-        stayed = self.state.layers.layout.count
-        if stayed < self._replica.gradient.size:
-            self._replica.observe(stayed, self._replica.gradient[stayed:])
-        super().step()
-
-    def memory(self) -> Memory:
-        """See :meth:`Door.memory`."""
-        return self.state.state_dict()
-
-    def remember(self, memory: Memory) -> None:
-        """See :meth:`Door.remember`."""
-        self.state.load_state_dict(memory)
-        self._share_counters()
-
-    def _share_counters(self) -> None:
-        """Count the activations of a split model with its gradients; refuse what cannot be reduced."""
-        sent = self.sent
-        if isinstance(self._replica, SplitReplica):
-            self._replica.activations.sent = sent
+    def times(self) -> tuple[float, float, float]:
+        """Seconds so far: of waiting for means in backward, of buckets that travelled before that, of adding."""
+        waited_s, hidden_s = (self.timed.waited_s, self.timed.hidden_s) if self.timed else (0.0, 0.0)
+        return waited_s, hidden_s, self.exchange.stopwatch.reduce_s if self.exchange else 0.0
 
 
 def _gradient_state(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> RunState:
     if settings.spec.has_server:
         return ServedState(settings, replica, calls)
     return RunState(settings, replica, calls, compressor=settings.method)
-
-
-class PeriodicDoor(Door):
-    """Weights are averaged after some iterations."""
-
-    def __init__(self, settings: TrainSettings, replica: Replica, calls: AnyCalls) -> None:
-        """Begin with the replica's weights."""
-        super().__init__(replica.optimizer, calls)
-        self._replica = replica
-        items = [item for item in settings.method.partition(":")[2].split(",") if item and not item.startswith("p=")]
-        if settings.spec.compressor is not None and settings.sharing == "shared" and not items:
-            items = ["rule=n", *PQASGD_ITEMS]
-        self._periodic = Periodic(
-            replica.module,
-            replica.optimizer,
-            every=settings.spec.period,
-            method=f"{settings.spec.short}:{','.join(items)}",
-            state=RunState(settings, replica, calls, offload="off"),
-        )
-
-    @property
-    def sent(self) -> Sent:
-        """See :attr:`Door.sent`."""
-        return self._periodic.sent
-
-    def step(self) -> None:
-        """See :meth:`Door.step`."""
-        self._replica.observe(0, self._replica.gradient)
-        self._periodic.step()
-
-    def finish(self) -> None:
-        """See :meth:`Door.finish`."""
-        self._periodic.finish()
-
-    def memory(self) -> Memory:
-        """See :meth:`Door.memory`."""
-        return self._periodic.state_dict()
-
-    def remember(self, memory: Memory) -> None:
-        """See :meth:`Door.remember`."""
-        self._periodic.load_state_dict(memory)
-
-
-class MethodDoor(Door):
-    """A rank's side of a method that no door of torch takes: every one of ``wa``, and servers."""
-
-    def __init__(self, settings: TrainSettings, replica: Replica, calls: AnyCalls) -> None:
-        """Nothing is sent yet."""
-        sizes, plane = replica.layer_sizes, calls.plane
-        buckets = cut(sizes, settings.bucket_mb * 1e6)
-        member = Member(plane.exchange, plane.quantise, Layout(sizes), settings.seed, buckets=buckets)
-        self._method = method_for(settings.spec, member)
-        super().__init__(replica.optimizer, calls, self._method.sent)
-        self._replica, self._workers = replica, settings.nodes
-
-    def step(self) -> None:
-        """See :meth:`Door.step`."""
-        replica = self._replica
-        replica.observe(0, replica.gradient)
-        self._method.step(replica.gradient, replica.parameters, self._update)
-
-    def memory(self) -> Memory:
-        """See :meth:`Door.memory`."""
-        return self._method.memory()
-
-    def remember(self, memory: Memory) -> None:
-        """See :meth:`Door.remember`."""
-        self._method.remember(memory)
-
-    def _update(self, total: Float32Array) -> None:
-        np.divide(total, np.float32(self._workers), out=self._replica.gradient)
-        self._optimizer.step()
 
 
 def door_for(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> Door:
@@ -337,10 +197,74 @@ def door_for(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> Door
             f"{settings.method} with {settings.nodes} workers needs {settings.ranks} ranks, not {exchange.size}"
         )
     if not replica.travelling:
-        return Door(replica.optimizer, calls, replica.activations.sent if isinstance(replica, SplitReplica) else None)
+        replica.count_in(sent := Sent())
+        return Door(replica.optimizer.step, lambda: sent)
     if spec.sums_gradients and exchange.rank < settings.nodes:
-        return GradientDoor(settings, replica, calls)
-    return (MethodDoor if spec.has_server else PeriodicDoor)(settings, replica, calls)
+        return _averaging_gradients(settings, replica, calls)
+    if spec.has_server:
+        return _by_method(settings, replica, calls)
+    return _averaging_weights(settings, replica, calls)
+
+
+def _averaging_gradients(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> Door:
+    """Return the door of gradients that become means during backward."""
+    state = _gradient_state(settings, replica, calls)
+    octets = int(settings.bucket_mb * 1e6)
+    optimizer = TimedOptimizer(replica.optimizer, state, bucket_octets=octets or WHOLE_OCTETS)
+    optimizer.has_buckets = octets > 0
+    stayed = state.layers.layout.count
+
+    def step() -> None:
+        if stayed < replica.gradient.size:
+            replica.observe(stayed, replica.gradient[stayed:])
+        optimizer.step()
+
+    def remember(memory: Memory) -> None:
+        state.load_state_dict(memory)
+        replica.count_in(state.sent)
+
+    replica.count_in(state.sent)  # a split model's activations count with its gradients
+    return Door(step, lambda: state.sent, lambda: None, state.state_dict, remember, optimizer, calls.plane.exchange)
+
+
+def _averaging_weights(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> Door:
+    """Return the door of weights that are averaged after some iterations."""
+    items = [item for item in settings.method.partition(":")[2].split(",") if item and not item.startswith("p=")]
+    if settings.spec.compressor is not None and settings.sharing == "shared" and not items:
+        items = ["rule=n", *PQASGD_ITEMS]
+    periodic = Periodic(
+        replica.module,
+        replica.optimizer,
+        every=settings.spec.period,
+        method=f"{settings.spec.short}:{','.join(items)}",
+        state=RunState(settings, replica, calls, offload="off"),
+    )
+
+    def step() -> None:
+        replica.observe(0, replica.gradient)
+        periodic.step()
+
+    memory, remember = periodic.state_dict, periodic.load_state_dict
+    return Door(step, lambda: periodic.sent, periodic.finish, memory, remember, exchange=calls.plane.exchange)
+
+
+def _by_method(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> Door:
+    """Return the door of a method that no door of torch takes: every side of ``wa``, and servers."""
+    sizes, plane = replica.layer_sizes, calls.plane
+    buckets = cut(sizes, settings.bucket_mb * 1e6)
+    member = Member(plane.exchange, plane.quantise, Layout(sizes), settings.seed, buckets=buckets)
+    method = method_for(settings.spec, member)
+
+    def update(total: Float32Array) -> None:
+        np.divide(total, np.float32(settings.nodes), out=replica.gradient)
+        replica.optimizer.step()
+
+    def step() -> None:
+        replica.observe(0, replica.gradient)
+        method.step(replica.gradient, replica.parameters, update)
+
+    memory, remember = method.memory, method.remember
+    return Door(step, lambda: method.sent, memory=memory, remember=remember, exchange=plane.exchange)
 
 
 def warm_up_exchange(settings: TrainSettings, replica: Replica, calls: AnyCalls, rounds: int) -> None:

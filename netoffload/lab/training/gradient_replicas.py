@@ -148,7 +148,7 @@ def learn(
     first = workers[0]
     found.accuracies, found.accuracy = first.milestones.accuracy_after, first.milestones.measure()
     if coder is not None:
-        sent = sum(run.door.sent.vector_octets for run in workers)
+        sent = sum(run.door.sent_so_far().vector_octets for run in workers)
         found.ratio = FLOAT_OCTETS * first.replica.parameter_count * len(losses) * len(workers) / max(1, sent)
     if see_outputs is not None:
         batches = first.new_batches(settings.iterations)

@@ -87,9 +87,6 @@ def run_threads(
         bound_k: error bound 2**-bound_k of the codec.
         checkpointing: place of the checkpoints; None: no checkpoints.
         watching: called on every rank before its first iteration; returns what to call after each.
-
-    Raises:
-        UsageError: the method needs NICs, or a checkpoint cannot be read or written.
     """
     if settings.compressed and codec_name is None:
         raise UsageError(f"{settings.method} needs NICs: it cannot be trained in one process")

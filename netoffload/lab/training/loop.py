@@ -106,8 +106,7 @@ def iterate(
     timeline = timeline or Timeline()
     for iteration in range(first, iterations):
         replica.iteration = iteration
-        began, waited_s, hidden_s = replica.travel, door.waited_s, door.hidden_s
-        added_s, updated_s = door.sum_s, replica.update_s
+        began, (waited_s, hidden_s, added_s), updated_s = replica.travel, door.times, replica.update_s
         started = drawn = loss_at = computed = clock()
         passed = began
         if batches is not None:
@@ -120,7 +119,7 @@ def iterate(
 
             timeline.losses.append(replica.backward(*batch, on_loss=on_loss))
             computed = clock()
-        waited_s = door.waited_s - waited_s
+        waited_s = door.times[0] - waited_s
         ended = replica.travel
         door.step()
         timeline.wall_s.append(clock() - started)
@@ -129,8 +128,8 @@ def iterate(
             forward_s=loss_at - started - (passed.waited_s - began.waited_s),
             backward_s=computed - loss_at - waited_s - (ended.waited_s - passed.waited_s),
             update_s=replica.update_s - updated_s,
-            sum_s=door.sum_s - added_s,
-            hidden_s=door.hidden_s - hidden_s + ended.hidden_s - began.hidden_s,
+            sum_s=door.times[2] - added_s,
+            hidden_s=door.times[1] - hidden_s + ended.hidden_s - began.hidden_s,
         )
         timeline.parts.append(parts)
         if after_iteration(iteration + 1):
@@ -208,11 +207,7 @@ class Milestones:
         self._progress = os.open(folder / PROGRESS_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
     def begin(self, door: Door) -> None:
-        """Load the run's checkpoint, if the run resumes from one; all ranks call it together.
-
-        Raises:
-            UsageError: the checkpoint cannot be read, or belongs to another run.
-        """
+        """Load the run's checkpoint, if the run resumes from one; all ranks call it together."""
         self._door = door
         state = self._checkpoints.load() if self._checkpoints else None
         if state is not None:
@@ -340,7 +335,7 @@ class RankRun:
             after_iteration=after,
             timeline=self.timeline,
         )
-        self.sent = dataclasses.replace(self.door.sent)
+        self.sent = dataclasses.replace(self.door.sent_so_far())
 
     def finish(self) -> None:
         """Make one model of all replicas; all ranks call it together.

@@ -30,11 +30,7 @@ class Optimizer:
     has_fused: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            UsageError: naming the value and what it accepts.
-        """
+        """Refuse what cannot be."""
         if not 0 < self.learning_rate < float("inf"):
             raise UsageError(f"the learning rate {self.learning_rate} must be more than 0")
         for name, value in dataclasses.asdict(self).items():
@@ -77,11 +73,7 @@ class Sgd(Optimizer):
     torch_name = "SGD"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            UsageError: naming the value and what it accepts.
-        """
+        """Refuse what cannot be."""
         super().__post_init__()
         if self.nesterov and not self.momentum:
             raise UsageError("Nesterov's momentum needs a momentum: sgd:momentum=0.9,nesterov=true")

@@ -33,15 +33,11 @@ from netoffload.lab.training.dataset import Dataset
 from netoffload.lab.training.model_spec import Tokens
 from netoffload.lab.training.parallel_layers import ActivationExchange, split_sequence
 from netoffload.lab.training.replica import Batches, Replica, Travel, accuracy_of
+from netoffload.methods import Sent
 
 
 def first_fully_connected(settings: TrainSettings, module: nn.Module) -> int:
-    """Return the index of a model's first fully connected layer, from which on the layers can be split.
-
-    Raises:
-        UsageError: the model has no such layer, a layer has fewer outputs than there are workers, or the layers before
-            it have weights and ``parallel`` is ``model``, or have none and it is ``hybrid``.
-    """
+    """Return the index of a model's first fully connected layer, from which on the layers can be split."""
     name, layers = settings.model, list(module.children()) if isinstance(module, nn.Sequential) else []
     first = next((place for place, layer in enumerate(layers) if isinstance(layer, nn.Linear)), len(layers))
     rest = layers[first:]
@@ -69,11 +65,7 @@ class SplitReplica(Replica):
     """
 
     def __init__(self, settings: TrainSettings, exchange: Exchange) -> None:
-        """Build the model that ``settings`` names with the weights of its seed, and keep this rank's part.
-
-        Raises:
-            UsageError: it cannot be split.
-        """
+        """Build the model that ``settings`` names with the weights of its seed, and keep this rank's part."""
         whole = settings.model_spec.build(settings.seed, settings.sample_shape)
         self._first = first = first_fully_connected(settings, whole)
         assert isinstance(whole, nn.Sequential)
@@ -121,6 +113,10 @@ class SplitReplica(Replica):
             np.divide(self.gradient[self.shared :], self._settings.nodes, out=self.gradient[self.shared :])
         super().update()
 
+    def count_in(self, sent: Sent) -> None:
+        """See :meth:`Replica.count_in`."""
+        self.activations.sent = sent
+
     def collect(self, exchange: Exchange) -> None:
         """Gather the parts of all ranks on every rank."""
         own = self.parameters[self.shared :].view(np.uint8)
@@ -153,11 +149,7 @@ class SplitReplica(Replica):
 
 
 def replica_of(settings: TrainSettings, exchange: Exchange) -> Replica:
-    """Return this rank's replica of a run's model, or its part of one.
-
-    Raises:
-        UsageError: the model cannot be split.
-    """
+    """Return this rank's replica of a run's model, or its part of one."""
     return Replica(settings) if settings.parallel == Parallel.DATA else SplitReplica(settings, exchange)
 
 

@@ -185,11 +185,7 @@ def _machine() -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Train as this process's rank of MPI's world.
-
-    Raises:
-        NetOffloadError: not two arguments, a job that cannot be read, or what ended the training.
-    """
+    """Train as this process's rank of MPI's world."""
     if len(arguments) != 2:
         raise UsageError("usage: python -m mpi4py -m netoffload.lab.training.rank JOB.json RESULT_DIR")
     end_at_once()

@@ -31,6 +31,7 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.training.capture import Layer
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.layers import FullyConnected
+from netoffload.methods import Sent
 
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
@@ -186,6 +187,9 @@ class Replica:
             words = np.random.SeedSequence((self._settings.seed, number, self.iteration))
             # Not torch.manual_seed, which also looks for devices.
             torch.default_generator.manual_seed(int(words.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+    def count_in(self, sent: Sent) -> None:
+        """Count what passes send in ``sent``. A replica sends nothing."""
 
     def collect(self, exchange: Exchange) -> None:
         """Gather the whole model on every rank; collective. A replica has the whole model already."""

@@ -32,7 +32,7 @@ def train_alone(settings: TrainSettings, worker: int = 0) -> Iterator[tuple[Floa
     dataset = data.load(settings)
     replica = Replica(settings)
     samples = data.shard(dataset.train_images, dataset.train_labels, 0, 1)
-    batches, door = data.batches(*samples, settings.batch, settings.seed, worker), Door(replica.optimizer)
+    batches, door = data.batches(*samples, settings.batch, settings.seed, worker), Door(replica.optimizer.step)
     with threads_of_torch(1):
         for done in range(settings.iterations):
             timeline = iterate(replica, door, batches, done + 1, first=done)

@@ -22,7 +22,7 @@ from netoffload.errors import UsageError
 from netoffload.lab.training import data, image_files, inprocess
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.dataset import Dataset, Images
-from netoffload.lab.training.doors import Door, GradientDoor, ThreadCalls, door_for
+from netoffload.lab.training.doors import Door, ThreadCalls, door_for
 from netoffload.lab.training.layers import FullyConnected
 from netoffload.lab.training.loop import RankRun, Timeline, iterate, warm_up
 from netoffload.lab.training.models import MODELS
@@ -184,24 +184,23 @@ def test_time_is_split_by_the_clock_that_is_given() -> None:
 
     replica = Ticking(settings)
 
-    class UpdatesAtOnce(Door):
-        sum_s = waited_s = hidden_s = 0.0
+    def update() -> None:
+        next(ticks)
+        replica.update_s += 1.0
+        next(ticks)
 
-        def step(self) -> None:
-            """Update."""
-            next(ticks)
-            replica.update_s += 1.0
-            self.sum_s += 0.5
-            next(ticks)
-
-    door = UpdatesAtOnce(replica.optimizer)
     timeline = iterate(
-        replica, door, itertools.repeat(batch), 2, clock=lambda: float(next(ticks)), after_iteration=done.append
+        replica,
+        Door(update),
+        itertools.repeat(batch),
+        2,
+        clock=lambda: float(next(ticks)),
+        after_iteration=done.append,
     )
     # Readings per iteration: start, drawn, loss, computed, two of the step, end.
     assert timeline.wall_s == [6.0, 6.0]
     assert timeline.draw_s == [1.0, 1.0]
-    assert timeline.parts == [Parts(forward_s=2, backward_s=1, update_s=1, sum_s=0.5)] * 2
+    assert timeline.parts == [Parts(forward_s=2, backward_s=1, update_s=1)] * 2
     assert timeline.parts[0].compute_s == 4
     assert done == [1, 2]
 
@@ -215,16 +214,20 @@ def test_waiting_for_buckets_is_no_computing() -> None:
             on_loss()
             for _ in range(5):
                 next(ticks)
-            door.waited_s, door.hidden_s = door.waited_s + 2.0, door.hidden_s + 1.0
+            door.seconds = (2.0, 1.0, 0.5)
             return 0.0
 
+    @dataclasses.dataclass
     class Overlapping(Door):
-        waited_s = hidden_s = 0.0
+        seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
-    replica = Waiting(TrainSettings("inc", nodes=1))
-    door = Overlapping(replica.optimizer)
+        @property
+        def times(self) -> tuple[float, float, float]:
+            return self.seconds
+
+    replica, door = Waiting(TrainSettings("inc", nodes=1)), Overlapping(lambda: None)
     (parts,) = iterate(replica, door, itertools.repeat(batch), 1, clock=lambda: float(next(ticks))).parts
-    assert (parts.forward_s, parts.backward_s, parts.hidden_s) == (2.0, 4.0, 1.0)
+    assert (parts.forward_s, parts.backward_s, parts.hidden_s, parts.sum_s) == (2.0, 4.0, 1.0, 0.5)
 
 
 @pytest.mark.parametrize("exchange", with_quick(GROUPED, ["inc+c:groups=2"]))
@@ -285,8 +288,9 @@ def test_a_bucket_travels_while_backward_goes_on() -> None:
         module = torch.nn.Sequential(FullyConnected(784, 10), Stop(), FullyConnected(10, 10), torch.nn.Linear(10, 10))
         replica, calls = Replica(settings, module), ThreadCalls(exchange, None)
         door, buckets = door_for(settings, replica, calls), []
-        assert isinstance(door, GradientDoor)
-        submit = door.state.submit
+        assert door.timed is not None
+        state = door.timed.compression
+        submit = state.submit
 
         def telling(staged: Staged | StagedSparse, layers: Bucket, *, is_last: bool) -> Request:
             buckets.append(layers)
@@ -294,10 +298,10 @@ def test_a_bucket_travels_while_backward_goes_on() -> None:
             request.add_done_callback(lambda _: summed.set())
             return request
 
-        door.state.submit = telling  # type: ignore[method-assign]
+        state.submit = telling  # type: ignore[method-assign]
         replica.backward(torch.rand(5, 784), torch.zeros(5, dtype=torch.int64))
         assert buckets == [(2, 3, 4, 5), (1,), (0,)]
-        return came == [True], door.hidden_s
+        return came == [True], door.timed.hidden_s
 
     for came, hidden_s in run_ranks(2, one_rank):
         assert came
