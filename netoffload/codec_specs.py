@@ -5,24 +5,21 @@ bitmap that NICs exchange, the choice of kernels, the list of the hardware model
 A member of :class:`CodecId` without a row fails at import, and so does a row without kernels or without an oracle.
 
 All codecs share the burst: eight floats become a whole number of octets, and a float's code depends on that float
-alone (``netoffload.codec``). There are five forms:
+alone (``netoffload.codec``). There are four forms:
 
 =================  ================================================================================================
-:class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are separate compiled loops
-:class:`Masked`    64 floats are a group: masks of the floats that are not 0, and their codes. The kernels are in
-                   ``netoffload.codec.groups``
-:class:`Packed`    such groups, whose codes are all as wide as the widest of them. The kernels are in
-                   ``netoffload.codec.packed``
+:class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are in ``netoffload.codec.tagged``
+:class:`Packed`    64 floats are a group: masks of the floats that are not 0, and their codes, all as wide as the widest
+                   of them. The kernels are in ``netoffload.codec.packed``
 :class:`Cut`       the most significant bits of every float, the same number for each
 :class:`Made`      a code of the same number of bits for every float. The row has the integer arithmetic of one float,
                    and ``netoffload.codec.fixed`` makes the kernels from it
 =================  ================================================================================================
 
 A new codec without tags needs its member and row here, and its oracle in ``netoffload.codec.reference``; a codec that
-only cuts bits off needs no oracle. A tagged codec also needs ``encode_NAME`` and ``round_trip_NAME`` in
-``netoffload.codec.plain``, which stand in for missing vector kernels. A masked codec needs ``encode_NAME`` in
-``netoffload.codec.groups``, a packed one in ``netoffload.codec.packed``; the oracle of the codec with the same values
-becomes its oracle.
+only cuts bits off needs no oracle. A tagged codec also needs its arithmetic in ``netoffload.codec.tagged``. A codec of
+another form also needs a body like ``netoffload.codec.packed``, its kernels in ``netoffload.codec.kernels``, and its
+checks in ``verify`` and ``fuzz``: six files.
 
 This module imports only the standard library, so the command line can name codecs without compiling.
 """
@@ -36,14 +33,16 @@ from typing import Any, Final
 
 
 class CodecId(enum.IntEnum):
-    """The codec's number in a block header (4 bits), in the order in which they are offered to users."""
+    """The codec's number in a block header (4 bits), in the order in which they are offered to users.
+
+    6 stays free: NICs of version 0.2 announce it as ``sparse``.
+    """
 
     INCEPTIONN = 1
     BOUNDED = 2
     TRUNCATE16 = 3
     TRUNCATE22 = 4
     TRUNCATE24 = 5
-    SPARSE = 6
     PACKED = 7
     NONE = 0
 
@@ -60,19 +59,14 @@ class Tagged:
 
 
 @dataclass(frozen=True)
-class Masked:
-    """Groups of 64 floats: masks of those that are not 0, then an octet or more for each of them.
+class Packed:
+    """Groups of 64 floats, whose codes are all as wide as the widest of them, and runs of groups of zeros.
 
     Attributes:
-        values: an older codec with the same values, to the bit, for peers that cannot decode this one.
+        values: a codec with tags that has the same values, to the bit, for peers that cannot decode this one.
     """
 
     values: CodecId
-
-
-@dataclass(frozen=True)
-class Packed(Masked):
-    """Groups of 64 floats whose codes are all as wide as the widest of them, and runs of groups of zeros."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +109,7 @@ class CodecSpec:
     """
 
     codec_id: CodecId
-    form: Tagged | Masked | Cut
+    form: Tagged | Packed | Cut
     keeps_bound: bool = False
 
     @property
@@ -143,8 +137,7 @@ SPECS: Final = _checked(
     CodecSpec(CodecId.TRUNCATE16, Cut(16)),
     CodecSpec(CodecId.TRUNCATE22, Cut(10)),
     CodecSpec(CodecId.TRUNCATE24, Cut(8)),
-    CodecSpec(CodecId.SPARSE, Masked(values=CodecId.BOUNDED), keeps_bound=True),
-    CodecSpec(CodecId.PACKED, Packed(values=CodecId.SPARSE), keeps_bound=True),
+    CodecSpec(CodecId.PACKED, Packed(values=CodecId.BOUNDED), keeps_bound=True),
     CodecSpec(CodecId.NONE, Cut(32)),
 )
 """Every codec by its id."""
@@ -152,17 +145,14 @@ SPECS: Final = _checked(
 NAMES: Final = tuple(spec.name for spec in SPECS.values())
 """The names that users may ask for."""
 
+RETIRED: Final = {"sparse": "packed"}
+"""Names that users could once ask for, and the codec that has the same values in fewer octets."""
+
 TAGGED: Final = {codec_id: spec.form for codec_id, spec in SPECS.items() if isinstance(spec.form, Tagged)}
 """Codecs whose bursts begin with a tag word."""
 
 
-def unmasked(codec_id: CodecId) -> CodecId:
-    """Return the codec without masks that has the same values; a codec without masks returns itself."""
-    form = SPECS[codec_id].form
-    return unmasked(form.values) if isinstance(form, Masked) else codec_id
-
-
-BOUNDED_BY_K: Final = {codec_id for codec_id, spec in SPECS.items() if isinstance(spec.form, Tagged | Masked)}
+BOUNDED_BY_K: Final = {codec_id for codec_id, spec in SPECS.items() if isinstance(spec.form, Tagged | Packed)}
 """Codecs whose values depend on the bound 2^-k."""
 
 ALL_CODECS: Final = sum(1 << codec_id for codec_id in CodecId)

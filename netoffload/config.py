@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from netoffload.codec_specs import NAMES
+from netoffload.codec_specs import NAMES, RETIRED
 from netoffload.errors import UsageError
 
 TOS_COMPRESS: Final = 0x28
@@ -313,9 +313,11 @@ def check_choice(what: str, value: str, choices: tuple[str, ...]) -> str:
     """Return ``value`` if it is one of ``choices``.
 
     Raises:
-        UsageError: another value; the message lists the choices.
+        UsageError: another value; the message lists the choices, or says what to use instead of a retired codec.
     """
     if value not in choices:
+        if RETIRED.get(value) in choices:
+            raise UsageError(f"{what} {value!r} is retired: use {RETIRED[value]}, its values in fewer octets")
         raise UsageError(f"{what} {value!r} is unknown: choose from {', '.join(choices)}")
     return value
 

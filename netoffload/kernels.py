@@ -27,7 +27,7 @@ def compile_nic() -> None:
 
 def compile_ranks() -> None:
     """Compile what ranks run: rings, meetings, gatherings, and codecs inline."""
-    from netoffload.transport.driver import prepare
+    from netoffload.transport.rounds.driver import prepare
 
     prepare()
 

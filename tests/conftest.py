@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from quick_cases import NIGHT
 
 from netoffload.netlink import Namespace, netns_path, remove_netns
 
@@ -41,12 +42,16 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark cases of a test that its ``covering`` leaves out as slow; as plain Python, they are not run."""
+    """Mark cases that ``covering`` leaves out as slow; as plain Python they do not run. Leave out the night's tests."""
     grids: dict[tuple[str, int], list[Any]] = {}
     for item in items:
         marker = item.get_closest_marker("covering")
         if marker is not None:
             grids.setdefault((item.nodeid.partition("[")[0], *marker.args), []).append(item)
+    if not NIGHT:
+        nightly = [item for item in items if item.get_closest_marker("night")]
+        items[:] = [item for item in items if item not in nightly]
+        config.hook.pytest_deselected(items=nightly)
     left_out: set[pytest.Item] = set()
     for (_, strength), cases in grids.items():
         left_out.update(not_in_covering_array(cases, strength))

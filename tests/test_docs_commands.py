@@ -30,7 +30,7 @@ BLOCKS = blocks()
 DOORS = (
     "netoffload.lab.testbed.build.check_root",
     "netoffload.lab.testbed.run_local_ranks",
-    "netoffload.lab.cli.bench_command.progress_bar",
+    "netoffload.lab.cli.bench.progress_bar",
     "netoffload.lab.cli.reproduce.progress_bar",
     "netoffload.lab.cli.training_runs.progress",
     "netoffload.lab.cli.verify.progress_bar",
@@ -54,7 +54,7 @@ def commands_of_pages() -> dict[str, list[str]]:
         if block.language in SHELL:
             lines = [line for line, _ in [*typed(block.text, block.language), *typed(block.instead, "sh")]]
             found |= {f"{block.place} {shlex.join(words)}": words for line in lines for words in calls(line)}
-    for path in sorted(ROOT.glob("netoffload/cli/*.py")):
+    for path in sorted([*ROOT.glob("netoffload/cli/*.py"), *ROOT.glob("netoffload/lab/**/*.py")]):
         for example in re.findall(r"^\s+Examples?: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE):
             found |= {f"{path.name} {shlex.join(words)}": words for words in calls(example)}
     return found

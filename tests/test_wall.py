@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from quick_cases import NIGHT
 
 from tests.test_layers import SOURCES
 
 ROOT = Path(__file__).parents[1]
-NIGHT = os.environ.get("NETOFFLOAD_NIGHT") == "1"
 QUICK_TESTS = ("wire", "test_config.py", "test_control.py", "test_log.py")
 TESTS = (
     (*QUICK_TESTS, "codec", "collectives", "methods", "engine", "transport", "daemon", "dissect", "torch")

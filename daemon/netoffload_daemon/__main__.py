@@ -26,9 +26,8 @@ from netoffload.config import (
 )
 from netoffload.control import ControlServer
 from netoffload.devices.mtu import MtuWatch
-from netoffload.devices.netns import arp_ignore, is_same_netns, reflects_tos
+from netoffload.devices.netns import arp_ignore, in_netns, is_same_netns, reflects_tos
 from netoffload.devices.packet import open_packet, takes_bundles
-from netoffload.devices.qdisc import has_clsact
 from netoffload.devices.sock_diag import open_sock_diag
 from netoffload.devices.tap import Tap, keep, open_tap
 from netoffload.engine import nic as engine_nic
@@ -36,6 +35,7 @@ from netoffload.engine.authentication import Authenticator
 from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.bypass import socket_program
 from netoffload.errors import NetOffloadError, UsageError
+from netoffload.netlink.redirect import has_clsact
 from netoffload.nic_options import NicProcess
 from netoffload.programs import end_at_once
 from netoffload_daemon.arguments import asked_log_format, parse_arguments
@@ -80,8 +80,7 @@ def run(settings: NicProcess) -> int:
         wire, mtu = open_packet(settings.wire, settings.wire_netns, program=program)
         stack.enter_context(wire)
         bypass = None
-        devices = (settings.wire, settings.wire_netns), (settings.host_name, settings.host_netns)
-        if program or any(has_clsact(*device) for device in devices):
+        if program or _have_filters(settings):  # a killed NIC may have left some
             bypass = stack.enter_context(KernelBypass(settings))
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         stack.callback(os.close, event)
@@ -91,7 +90,7 @@ def run(settings: NicProcess) -> int:
         key = None if settings.key is None else load_key(settings.key)
         signer, checker = (stack.enter_context(Authenticator(key)) for _ in range(2))
         engine = _engine_settings(settings, mtu, signer, checker)
-        port, loop_settings = _make_memory(settings, engine, sides, stack)
+        port, loop_settings = _make_memory(settings, engine, sides, (host, wire.fileno()), stack)
         stack.enter_context(MtuWatch(settings.wire, settings.wire_netns, partial(engine.mtu.__setitem__, 0)))
         if settings.trace is not None:
             names = (settings.host, settings.wire)
@@ -110,12 +109,20 @@ def run(settings: NicProcess) -> int:
             _keep(new_tap, settings)  # only now, so that a failed start leaves no TAP behind
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os.eventfd_write(event, 1))
-        loop = Loop(host, wire.fileno(), event, loop_settings, port)
+        loop = Loop(event, loop_settings, port)
         stack.callback(loop.stop)  # the stack stops the loop before it closes a device
         loop.start(settings.threads)
         _say_ready(settings)
         outcome = loop.join()
     return _exit_code(outcome, settings)
+
+
+def _have_filters(settings: NicProcess) -> bool:
+    for name, netns in ((settings.wire, settings.wire_netns), (settings.host_name, settings.host_netns)):
+        with in_netns(netns):
+            if has_clsact(name):
+                return True
+    return False
 
 
 def _engine_settings(settings: NicProcess, mtu: int, signer: Authenticator, checker: Authenticator) -> EngineSettings:
@@ -133,12 +140,16 @@ def _engine_settings(settings: NicProcess, mtu: int, signer: Authenticator, chec
 
 
 def _make_memory(
-    settings: NicProcess, engine: EngineSettings, sides: int, stack: contextlib.ExitStack
+    settings: NicProcess,
+    engine: EngineSettings,
+    sides: int,
+    devices: tuple[int, int],
+    stack: contextlib.ExitStack,
 ) -> tuple[Port, LoopSettings]:
     """Return the memory and the settings of the loop, with the flow table and the descriptor for questions."""
     flows, keeps_table = open_table(_table_path(settings))
     diag = _open_diag(settings, stack)
-    port = make_port(engine, flows, settings.fault_settings, traced=sides != 0, diag=diag)
+    port = make_port(engine, flows, settings.fault_settings, sides != 0, diag, devices)
     host_is_veth = settings.host_is_veth
     return port, make_settings(settings.fault_settings, settings.busy_poll_us, host_is_veth, sides, keeps_table)
 
@@ -209,8 +220,7 @@ def _keep(tap: Tap, settings: NicProcess) -> None:
 class Loop:
     """The threads that run :func:`~netoffload_daemon.loop.serve`: one for both directions, or one for each."""
 
-    def __init__(self, host: int, wire: int, event: int, settings: LoopSettings, port: Port) -> None:
-        self._arguments = (host, wire, event)
+    def __init__(self, event: int, settings: LoopSettings, port: Port) -> None:
         self._event = event
         self._settings = settings
         self._port = port
@@ -238,7 +248,7 @@ class Loop:
 
     def _run(self, roles: int, port: Port) -> None:
         try:
-            self._outcomes.append(serve(*self._arguments, roles, self._settings, port))
+            self._outcomes.append(serve(self._event, roles, self._settings, port))
         except Exception as error:
             log.failed("loop_failed", error)
             self._outcomes.append(FAILED)
@@ -292,7 +302,7 @@ def compile_loop() -> None:
     """Compile the loop, or load it from the cache, by running it without devices and with a stop already signalled."""
     event = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     try:
-        serve(-1, -1, event, TX | RX, make_settings(), make_port(engine_nic.make_settings()))
+        serve(event, TX | RX, make_settings(), make_port(engine_nic.make_settings()))
     finally:
         os.close(event)
 

@@ -23,16 +23,25 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from netoffload.compiled.arrays import Int64Array
 from netoffload.engine.bypass import redirect_program
 from netoffload.engine.counters import Counter
 from netoffload.errors import NetlinkRefusedError
+from netoffload.netlink import Namespace
+from netoffload.netlink.redirect import (
+    EVERYTHING,
+    Hook,
+    Redirect,
+    add_redirect,
+    index_and_address,
+    redirected,
+    remove_link,
+    remove_redirects,
+    set_silent,
+)
 from netoffload.nic_options import NicProcess
-
-if TYPE_CHECKING:
-    from netoffload.netlink.redirect import Hook, Redirect
 
 PAIR_MTU: Final = 65535
 """At least the MTU of the links that the pair joins."""
@@ -42,7 +51,7 @@ OWN_NETNS: Final = "/proc/self/ns/net"
 class KernelBypass:
     """The filters and the pair of one NIC; a context manager.
 
-    Make it before rights are given up. It loads pyroute2, which no other part of a NIC needs.
+    Make it before rights are given up.
     """
 
     def __init__(self, settings: NicProcess) -> None:
@@ -75,17 +84,12 @@ class KernelBypass:
 
     def read_into(self, counters: Int64Array) -> None:
         """Set the counters ``KERNEL_...`` to the filters' counts; if a filter is gone, its counters stay unchanged."""
-        from netoffload.netlink.redirect import redirected
-
         for redirect, frames, octets in self._ways:
             with contextlib.suppress(NetlinkRefusedError):
                 moved = redirected(self._wire, redirect)
                 counters[frames], counters[octets] = moved.frames, moved.octets
 
     def _open(self) -> None:
-        from netoffload.netlink import Namespace
-        from netoffload.netlink.redirect import index_and_address
-
         paths = [path or OWN_NETNS for path in (self._settings.host_netns, self._settings.wire_netns)]
         self._host, self._wire = (self._stack.enter_context(Namespace.open(path)) for path in paths)
         self._is_one_netns = Path(paths[0]).stat().st_ino == Path(paths[1]).stat().st_ino
@@ -93,8 +97,6 @@ class KernelBypass:
         self._far = f"no-wire{index_and_address(self._wire, self._settings.wire)[0]}"
 
     def _remove(self) -> None:
-        from netoffload.netlink.redirect import remove_link, remove_redirects
-
         remove_redirects(self._host, self._settings.host_name)
         remove_redirects(self._wire, self._settings.wire)
         # A device that was made anew has another index, so only one end of an old pair may be known.
@@ -102,8 +104,6 @@ class KernelBypass:
         remove_link(self._wire, self._far)
 
     def _join(self) -> None:
-        from netoffload.netlink.redirect import EVERYTHING, Redirect, add_redirect, index_and_address, set_silent
-
         host, wire = self._settings.host_name, self._settings.wire
         # The host's frames leave through a TAP, but arrive at the NIC's end of a veth pair.
         sent: Hook = "ingress" if self._settings.host_is_veth else "egress"

@@ -61,12 +61,10 @@ _EBADFD: Final = error_numbers.EBADFD
 
 
 @kernel
-def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, port: Port) -> int:
+def serve(event: int, roles: int, settings: LoopSettings, port: Port) -> int:
     """Forward frames until ``event`` becomes readable; return ``STOPPED``, ``HOST_GONE`` or ``WIRE_GONE``.
 
     Args:
-        host: descriptor of the host's device, non-blocking.
-        wire: descriptor of the packet socket, non-blocking.
         event: descriptor that becomes readable when the loop is to stop; the loop does not read it.
         roles: ``TX``, ``RX`` or both: the directions that this thread serves.
         settings: see :class:`~netoffload_daemon.port.LoopSettings`.
@@ -82,9 +80,9 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
         if settings.faults.is_on and takes_from_host:
             takes_from_host = faults.has_room(port.held)
         # A descriptor without requested events would still report its errors, and the loop would spin on them.
-        polled[0, 0], polled[0, 1] = (host if takes_from_host else -1), libc.POLLIN
+        polled[0, 0], polled[0, 1] = (port.host if takes_from_host else -1), libc.POLLIN
         polled[1, 1] = (libc.POLLIN if roles & RX else 0) | (libc.POLLOUT if waits_for_wire else 0)
-        polled[1, 0] = wire if polled[1, 1] else -1
+        polled[1, 0] = port.wire if polled[1, 1] else -1
         has_frames = roles & TX != 0 and _count_unsent(port) > 0
         if rounds_left < 0:
             timeout_ns = _timeout_ns(settings, port, active_ns, waits_for_wire, roles)
@@ -97,13 +95,13 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
         if ready == 0:
             if not has_frames:
                 rounds_left = min(rounds_left, 0)  # both directions are empty: the drain is complete
-            look_again(host, wire, port)
+            look_again(port)
         elif polled[2, 1] >> 16:
             polled[2, 0], rounds_left = -1, DRAIN_ROUNDS
             if roles & TX and not settings.keeps_table:
                 engine.release_lent(port.nic)
         if roles & RX and polled[1, 1] >> 16:
-            _from_wire(host, wire, settings, port)
+            _from_wire(settings, port)
         is_known_empty = takes_from_host and polled[0, 1] >> 16 == 0
         takes_from_host = takes_from_host and not is_known_empty
         rounds_behind = 0 if is_known_empty else rounds_behind + int(takes_from_host)
@@ -111,7 +109,7 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
             # After a pause the NIC first reads the host's frames: they may hold the octets for which the clock waits.
             if not waits_for_wire and (is_known_empty or rounds_behind > _HOST_QUEUE_FRAMES):
                 _from_clock(settings, port)
-            _to_wire(host, wire, takes_from_host, settings, port)
+            _to_wire(takes_from_host, settings, port)
         if settings.busy_ns and ready > 0:
             active_ns = libc.now_ns(port.clock)
     if roles & TX:
@@ -156,12 +154,12 @@ def _sooner_ns(first_ns: int, second_ns: int) -> int:
 
 
 @kernel
-def _from_wire(host: int, wire: int, settings: LoopSettings, port: Port) -> None:
+def _from_wire(settings: LoopSettings, port: Port) -> None:
     """Take one batch from the wire to the host."""
     messages, nic = port.in_messages, port.nic
-    taken = libc.recvmmsg(wire, messages.ctypes.data, WIRE_BATCH, libc.MSG_DONTWAIT, 0)
+    taken = libc.recvmmsg(port.wire, messages.ctypes.data, WIRE_BATCH, libc.MSG_DONTWAIT, 0)
     if taken < 0:
-        read_failed(host, wire, port)
+        read_failed(port)
         return
     for index in range(taken):
         start = vlan.restore_tag(port.wire_in[index], messages[index], port.in_controls[index])
@@ -177,43 +175,43 @@ def _from_wire(host: int, wire: int, settings: LoopSettings, port: Port) -> None
             continue
         engine.begin_frame(nic)
         while engine.has_part(nic, frame, length):
-            _take(host, wire, frame[engine.part_at(nic) :], engine.part_len(nic), settings, port)
+            _take(frame[engine.part_at(nic) :], engine.part_len(nic), settings, port)
     engine.flush(nic)  # no segment waits for the next batch
-    _deliver_rebuilt(host, wire, settings, port)
+    _deliver_rebuilt(settings, port)
 
 
 @inline_kernel
-def _take(host: int, wire: int, frame: Uint8Array, length: int, settings: LoopSettings, port: Port) -> None:
+def _take(frame: Uint8Array, length: int, settings: LoopSettings, port: Port) -> None:
     """Receive one frame, or one block of a bundle; write to the host the frames that must leave now."""
     before = libc.now_ns(port.clock)
     crossing = engine.from_wire(port.nic, frame, length, before)
     if crossing >= 0:
-        _deliver_rebuilt(host, wire, settings, port)  # rebuilt segments go before a frame that crosses
-        _deliver(host, wire, frame, crossing, settings, port)
+        _deliver_rebuilt(settings, port)  # rebuilt segments go before a frame that crosses
+        _deliver(frame, crossing, settings, port)
         return
     if crossing == engine.TAKEN:
         port.nic.counters[Counter.RX_CODEC_NS] += libc.now_ns(port.clock) - before
     if engine.count_rebuilt(port.nic) >= engine.REBUILT_BATCH:
-        _deliver_rebuilt(host, wire, settings, port)
+        _deliver_rebuilt(settings, port)
 
 
 @inline_kernel
-def _deliver_rebuilt(host: int, wire: int, settings: LoopSettings, port: Port) -> None:
+def _deliver_rebuilt(settings: LoopSettings, port: Port) -> None:
     """Write complete segments to the host, one right after the other: its TCP then acknowledges several at once."""
     nic = port.nic
     for index in range(engine.count_rebuilt(nic)):
         row = engine.row_of(nic, index)
-        _deliver(host, wire, nic.rebuilt[row], nic.rebuilt_lens[row], settings, port)
+        _deliver(nic.rebuilt[row], nic.rebuilt_lens[row], settings, port)
     engine.forget_rebuilt(nic)
 
 
 @kernel
-def _deliver(host: int, wire: int, frame: Uint8Array, length: int, settings: LoopSettings, port: Port) -> None:
+def _deliver(frame: Uint8Array, length: int, settings: LoopSettings, port: Port) -> None:
     """Write one frame to the host."""
     if settings.trace_sides & trace.HOST_SIDE:
         now_ns = libc.now_ns(port.clock)
         _trace(settings, port.rx_trace, 0, trace.OUTBOUND, frame.ctypes.data, length, now_ns)
-    while libc.write(host, frame.ctypes.data, length) < 0:
+    while libc.write(port.host, frame.ctypes.data, length) < 0:
         number = libc.errno()
         if number == _EINTR:
             continue
@@ -221,7 +219,7 @@ def _deliver(host: int, wire: int, frame: Uint8Array, length: int, settings: Loo
             port.state[ENDED] = HOST_GONE
         elif number in (_EIO, _ENETDOWN, _ENXIO):
             port.nic.counters[Counter.DROP_HOST_DOWN] += 1
-            suspect(host, wire, port)
+            suspect(port)
         elif number in (_EAGAIN, _ENOBUFS):
             port.nic.counters[Counter.DROP_HOST_FULL] += 1
         else:
@@ -230,7 +228,7 @@ def _deliver(host: int, wire: int, frame: Uint8Array, length: int, settings: Loo
 
 
 @inline_kernel
-def _to_wire(host: int, wire: int, takes_from_host: bool, settings: LoopSettings, port: Port) -> None:
+def _to_wire(takes_from_host: bool, settings: LoopSettings, port: Port) -> None:
     """Send the waiting frames, then the host's next ones.
 
     If blocks are made, the call takes one batch from the host, which takes as long as a batch from the wire. If frames
@@ -239,16 +237,16 @@ def _to_wire(host: int, wire: int, takes_from_host: bool, settings: LoopSettings
     for _ in range(HOST_BATCH):
         if port.line[LINE_END] == 0:
             if takes_from_host:
-                _from_host(host, wire, settings, port)
+                _from_host(settings, port)
             if settings.faults.is_on:
                 port.line[LINE_END] = faults.release(port.held, libc.now_ns(port.clock), port.out_vectors)
         has_blocks = port.line[LINE_OCTETS] > 0
-        if port.line[LINE_END] == 0 or not _send(host, wire, settings, port) or has_blocks:
+        if port.line[LINE_END] == 0 or not _send(settings, port) or has_blocks:
             return
 
 
 @kernel
-def _from_host(host: int, wire: int, settings: LoopSettings, port: Port) -> None:
+def _from_host(settings: LoopSettings, port: Port) -> None:
     """Take a batch of frames from the host and put the frames that they become in line for the wire.
 
     So a batch takes one system call and wakes the other NIC once. Frames that cross unchanged are sent from the buffer
@@ -265,10 +263,10 @@ def _from_host(host: int, wire: int, settings: LoopSettings, port: Port) -> None
             or port.line[LINE_PIECES] + MAX_WIRE_FRAMES > port.out_vectors.shape[0]
         ):
             return
-        start, length = _read_host(host, row, settings, port)
+        start, length = _read_host(row, settings, port)
         if length < 0:
             if port.line[LINE_END] == 0:  # else frames in line go first; the device reports its error again
-                read_failed(host, wire, port)
+                read_failed(port)
             return
         frame = port.host_in[row, start:]
         before = libc.now_ns(port.clock)
@@ -325,15 +323,15 @@ def _put_in_line(octets: Uint8Array, count: int, is_one: bool, now_ns: int, sett
 
 
 @inline_kernel
-def _read_host(host: int, row: int, settings: LoopSettings, port: Port) -> tuple[int, int]:
+def _read_host(row: int, settings: LoopSettings, port: Port) -> tuple[int, int]:
     """Read one frame of the host into its row; return where it starts and its length, negative if there is no frame.
 
     A TAP leaves VLAN tags in the frame; a packet socket reports them beside the frame.
     """
     if not settings.host_is_packet:
-        return TAG_LEN, libc.read(host, port.host_in[row].ctypes.data + TAG_LEN, HOST_BUFFER_LEN)
+        return TAG_LEN, libc.read(port.host, port.host_in[row].ctypes.data + TAG_LEN, HOST_BUFFER_LEN)
     message = port.host_messages[row]
-    taken = libc.recvmmsg(host, message.ctypes.data, 1, libc.MSG_DONTWAIT, 0)
+    taken = libc.recvmmsg(port.host, message.ctypes.data, 1, libc.MSG_DONTWAIT, 0)
     if taken < 0:
         return TAG_LEN, whole(taken)
     start = vlan.restore_tag(port.host_in[row], message, port.host_controls[row])
@@ -341,12 +339,12 @@ def _read_host(host: int, row: int, settings: LoopSettings, port: Port) -> tuple
 
 
 @kernel
-def _send(host: int, wire: int, settings: LoopSettings, port: Port) -> bool:
+def _send(settings: LoopSettings, port: Port) -> bool:
     """Give the unsent frames to the wire; return False if the wire is full and some are left."""
     while port.line[LINE_FIRST] < port.line[LINE_END]:
         first = port.line[LINE_FIRST]
         messages = port.out_messages[first:]
-        taken = libc.sendmmsg(wire, messages.ctypes.data, port.line[LINE_END] - first, libc.MSG_DONTWAIT)
+        taken = libc.sendmmsg(port.wire, messages.ctypes.data, port.line[LINE_END] - first, libc.MSG_DONTWAIT)
         if taken > 0:
             for index in range(first, first + taken):
                 length = libc.message_len(messages[index - first])
@@ -367,7 +365,7 @@ def _send(host: int, wire: int, settings: LoopSettings, port: Port) -> bool:
             port.nic.counters[Counter.DROP_WIRE_FULL] += 1
         elif number in (_ENETDOWN, _ENXIO):
             port.nic.counters[Counter.DROP_WIRE_DOWN] += 1
-            suspect(host, wire, port)
+            suspect(port)
         else:
             port.nic.counters[Counter.DROP_WIRE_REFUSED] += 1
         port.line[LINE_FIRST] = first + 1

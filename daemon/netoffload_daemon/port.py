@@ -1,4 +1,4 @@
-"""The memory of the loop: buffers, message headers, tables and counters, made once before the first frame.
+"""The loop's two devices and its memory: buffers, message headers, tables and counters, made before the first frame.
 
 A NIC with one thread has one :class:`Port`. With two threads, :func:`make_second` gives the second one a view of it. A
 direction's buffers are used by one thread only, so just poll set, clock, address and state exist twice.
@@ -82,9 +82,11 @@ class LoopSettings(NamedTuple):
 
 
 class Port(NamedTuple):
-    """The memory of the loop; arrays, made once.
+    """The loop's two devices and its memory, made once.
 
     Attributes:
+        host: descriptor of the host's device, non-blocking.
+        wire: descriptor of the packet socket, non-blocking.
         nic: the engine's state and its room.
         diag: how to ask the host's kernel about sockets.
         host_in: frames from the host, one row each, from ``TAG_LEN`` on.
@@ -108,6 +110,8 @@ class Port(NamedTuple):
         state: ``ENDED`` and ``SUSPECT``.
     """
 
+    host: int
+    wire: int
     nic: NicState
     diag: Diag
     host_in: Uint8Array
@@ -151,6 +155,7 @@ def make_port(
     faults: FaultSettings | None = None,
     traced: bool = False,
     diag: int = -1,
+    devices: tuple[int, int] = (-1, -1),
 ) -> Port:
     """Return buffers, and counters at zero.
 
@@ -160,6 +165,7 @@ def make_port(
         faults: the faults, which decide how many frames the fault stage may hold.
         traced: whether to make room for a trace.
         diag: descriptor on which the host's kernel is asked about sockets; -1: nobody is asked.
+        devices: descriptors of the host's device and of the wire; -1: there is none.
     """
     ring_words = RING_WORDS if traced else 1
     out_messages, out_vectors = libc.make_messages(2 * MAX_WIRE_FRAMES)
@@ -171,7 +177,10 @@ def make_port(
     host_in = _make_rows(HOST_BATCH, TAG_LEN + HOST_BUFFER_LEN, TAG_LEN + _PAYLOAD_AT)
     for index in range(HOST_BATCH):
         host_vectors[index] = host_in[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
+    host, wire = devices
     return Port(
+        host=host,
+        wire=wire,
         nic=make_state(engine, flows, _make_rows(REBUILT_ROWS, HOST_SEGMENT_LEN, _PAYLOAD_AT)),
         diag=make_diag(diag),
         host_in=host_in,

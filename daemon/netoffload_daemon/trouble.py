@@ -35,7 +35,7 @@ _EBADFD: Final = error_numbers.EBADFD
 
 
 @kernel
-def read_failed(host: int, wire: int, port: Port) -> None:
+def read_failed(port: Port) -> None:
     """Find out why a device gave no frame; pause if it is down, so that the loop does not spin on it."""
     number = libc.errno()
     if number in (_EAGAIN, _EINTR):
@@ -43,30 +43,30 @@ def read_failed(host: int, wire: int, port: Port) -> None:
     if number == _EBADFD:
         port.state[ENDED] = HOST_GONE
         return
-    suspect(host, wire, port)
+    suspect(port)
     if port.state[ENDED] == STOPPED:
         libc.wait(port.polled, 0, BACK_OFF_NS, port.clock)
 
 
 @kernel
-def suspect(host: int, wire: int, port: Port) -> None:
+def suspect(port: Port) -> None:
     """Check whether a device that is down was deleted, at once and in the following rounds."""
     port.state[SUSPECT] = _LOOKS
-    _look(host, wire, port)
+    _look(port)
 
 
 @inline_kernel
-def look_again(host: int, wire: int, port: Port) -> None:
+def look_again(port: Port) -> None:
     """Check once more, if a device may have been deleted."""
     if port.state[SUSPECT]:
         port.state[SUSPECT] -= 1
-        _look(host, wire, port)
+        _look(port)
 
 
 @kernel
-def _look(host: int, wire: int, port: Port) -> None:
+def _look(port: Port) -> None:
     """End the loop if the interface of a packet socket was deleted."""
-    if libc.is_interface_gone(host, port.address):
+    if libc.is_interface_gone(port.host, port.address):
         port.state[ENDED] = HOST_GONE
-    elif libc.is_interface_gone(wire, port.address):
+    elif libc.is_interface_gone(port.wire, port.address):
         port.state[ENDED] = WIRE_GONE

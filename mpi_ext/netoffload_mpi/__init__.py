@@ -28,8 +28,8 @@ data plane), ``lifecycle`` (connections, made by the first call), ``requests`` (
 
 from mpi4py import MPI
 
-from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.info import CommInfo, NicShare
+from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload_mpi.buffers import BufferTypeError
 from netoffload_mpi.comm import CompComm
 from netoffload_mpi.requests import CompRequest

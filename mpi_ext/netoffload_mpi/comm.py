@@ -12,7 +12,7 @@ from mpi4py import MPI
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import UsageError
 from netoffload.transport.info import CommInfo
-from netoffload.transport.requests import Arrival, Request, wait_all
+from netoffload.transport.messages.requests import Arrival, Request, wait_all
 from netoffload_mpi.buffers import BufferTypeError, float_vector
 from netoffload_mpi.catalogue import Allreduces, Movements, Reductions
 from netoffload_mpi.requests import NOBODY, CompRequest, describe
@@ -31,7 +31,7 @@ class CompComm(Allreduces, Reductions, Movements):
     - ``BufferTypeError`` (a ``TypeError``) for anything else, before an octet moves; ``UsageError`` for impossible
       lengths, counts or roots. In a collective the other ranks hear of it, unless all ranks refuse their arguments;
     - ``CollectiveError`` on all ranks if ranks disagree on a collective, its counts, operation or root;
-    - ``PeerLostError`` on all ranks if a rank is lost or stuck (``dataplane``).
+    - ``PeerLostError`` on all ranks if a rank is lost or stuck (``transport.rounds.exchange``).
 
     After the last two the connections are closed; ``close()`` on every rank lets the next call connect again. Two
     errors of point-to-point calls concern only this rank, and close nothing: ``CollectiveError`` for a message longer

@@ -13,11 +13,11 @@ from mpi4py import MPI
 from netoffload.collectives import Quantise
 from netoffload.config import Offload, parse_offload
 from netoffload.errors import NetOffloadError
-from netoffload.transport.agreement import Precision
 from netoffload.transport.calls import Calls
-from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload.transport.info import CommInfo, with_nic
 from netoffload.transport.plane import Settings
+from netoffload.transport.rendezvous.agreement import Precision
+from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload_mpi.plane import MpiPlane, connect
 from netoffload_mpi.plans import Place, Plan
 from netoffload_mpi.requests import CompRequest

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from mpi4py import MPI
 
-from netoffload.transport.dataplane import LATE_S_DEFAULT
-from netoffload.transport.driver import prepare
 from netoffload.transport.plane import DataPlane, Settings, set_up
+from netoffload.transport.rounds.driver import prepare
+from netoffload.transport.rounds.exchange import LATE_S_DEFAULT
 from netoffload_mpi.rendezvous import SET_UP_TIMEOUTS, MpiRendezvous, duplicate
 
 

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from netoffload.collectives import Operation
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
-from netoffload.transport.lanes import Lane
+from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi.buffers import float_vector, is_in_place
 from netoffload_mpi.plane import MpiPlane
 

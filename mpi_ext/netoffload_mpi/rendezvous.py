@@ -42,7 +42,7 @@ def duplicate(comm: MPI.Intracomm, limit_s: float) -> MPI.Intracomm:
 
 
 class MpiRendezvous:
-    """Allgathers over a private communicator; a :class:`~netoffload.transport.rendezvous.Rendezvous`.
+    """Allgathers over a private communicator; a :class:`~netoffload.transport.rendezvous.protocol.Rendezvous`.
 
     Args:
         comm: the ranks, all of which take part.

@@ -12,7 +12,7 @@ from typing import Literal, Self
 from mpi4py import MPI
 
 from netoffload.errors import NetOffloadError
-from netoffload.transport.requests import Arrival, Outcome, Request, ended
+from netoffload.transport.messages.requests import Arrival, Outcome, Request, ended
 
 NOBODY = Arrival(MPI.PROC_NULL, MPI.ANY_TAG, 0)
 """What a receive from ``MPI.PROC_NULL`` gets."""

@@ -187,10 +187,10 @@ def _direction_text(direction: dict[str, Any]) -> str:
 
 def _print_flows(flows: list[dict[str, Any]]) -> None:
     width = max(len(flow["flow"]) for flow in flows)
-    print(f"  {'flows':{width + 5}} {'raw octets':>17} {'payload octets':>17}  ratio  bypassed  state")
+    print(f"  {'flows':{width + 5}} {'raw octets':>17} {'payload octets':>17}  ratio  bypassed  promised by   state")
     for flow in flows:
         octets = f"{flow['raw_octets']:17,} {flow['payload_octets']:17,} {ratio_text(flow['ratio']):>6}"
-        state = flow["state"] + (", closed" if flow["closed"] else "")
+        state = f"{flow.get('promised_by', '-'):12}  {flow['state']}" + (", closed" if flow["closed"] else "")
         print(f"    {flow['direction']} {flow['flow']:{width}} {octets} {flow['bypassed_segments']:9,}  {state}")
 
 

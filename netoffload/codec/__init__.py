@@ -29,29 +29,16 @@ values, as the ring collectives need: round_trip(round_trip(x)) == round_trip(x)
 ``bounded`` has the same bursts and keeps its bound. The 8-bit form counts units of 2^(1-k), the 16-bit form units of
 2^-15, both rounded to nearest even. A float that would round to a value of another form takes the next larger form.
 
-``sparse`` has the values of ``bounded``, to the bit, in groups of 64 floats. A float that is 0 costs at most an eighth
-of an octet, where ``bounded`` needs a quarter. If most floats are 0, the payload is less than half as long::
+``packed`` has the values of ``bounded``, to the bit, in groups of 64 floats. A float that is 0 costs at most an eighth
+of an octet, where ``bounded`` needs a quarter. Most codes of a gradient are small, so a group states the width of its
+widest code, and all its codes have this width. Up to 256 groups of zeros take two octets::
 
-    burst mask   1 octet, a bit per 8 floats: any of them not 0
+    burst mask   1 octet, a bit per 8 floats: any of them not 0; at least one is
     lane masks   1 octet per burst with a bit in the burst mask, a bit per float
-    codes        1 octet per float that is not 0: its 8-bit form, or the mark of its escape
-    escapes      the 16-bit forms, 2 octets each, then the 32-bit forms, 4 octets each
-
-    64 floats, all 0 but x9 and x12 (8 bits) and x60 (16 bits):
-    payload    0x82 | 0x12 0x10 | x9 x12 0x80 | x60 x60          8 octets
-
-Floats other than 0 never have the 8-bit form of -0 or +0. So these two mark the escapes: 0x80 to 16 bits, 0x00 to 32. A
-payload can be cut after any group, and its last group may be shorter. Where a block header says where the middle is,
-each half is a complete payload.
-
-``packed`` has the same values in the same groups, in fewer octets. Most codes of a gradient are small, so a group
-states the width of its widest code, and all its codes have this width. Up to 256 groups of zeros take two octets::
-
-    masks        those of ``sparse``; at least one float is not 0
     width        3 bits: how many bits a field has, less 1
     fields       1 to 8 bits per float that is not 0: 2 * (magnitude - 1) + sign of its 8-bit form, or 255 or 254 for an
                  escape to 16 or 32 bits; then zeros up to a whole octet. Fields of 8 bits begin at the next octet
-    escapes      those of ``sparse``
+    escapes      the 16-bit forms, 2 octets each, then the 32-bit forms, 4 octets each
 
     64 floats, all 0 but x9 = +2, x12 = -1 and x13 = +1 units: fields 2, 1 and 0 of 2 bits, width 2
     payload    0x02 0x32 | 0b00_01_10_001 in 2 octets, 0x31 0x00                  4 octets
@@ -59,18 +46,19 @@ states the width of its widest code, and all its codes have this width. Up to 25
     1000 floats, all 0
     payload    0x00 0x0f                                                           2 octets
 
-Given floats have exactly one payload: the width is the least, a run is as long as possible, and unused bits are 0. A
-decoder refuses any other payload.
+A payload can be cut after any group, and its last group may be shorter. Where a block header says where the middle is,
+each half is a complete payload. Given floats have exactly one payload: the width is the least, a run is as long as
+possible, and unused bits are 0. A decoder refuses any other payload.
 
 ``truncate16/22/24`` and ``none`` have no tags: every float takes 16, 10, 8 or 32 bits.
 
 ``netoffload.codec_specs`` lists the codecs, and says what a new one needs.
 
-Files: ``reference``, the slow oracle, which is the specification. ``kernels`` chooses the compiled loops: for bursts
-those of ``plain``, ``avx2`` or ``avx512`` (the latter two share ``vectors`` and ``avx2_decode``; ``shuffles`` has
-AVX2's tables); for ``sparse`` those of ``groups``, ``groups_avx2`` or ``groups_avx512``; for ``packed`` those of
-``packed``, ``packed_avx2`` or ``packed_avx512``; for codecs without tags those of ``fixed``. All groups share
-``escapes``. ``bursts`` is the contract of all kernels, ``base`` the interface for whole arrays; the registry is here.
+Files: ``reference``, the slow oracle, which is the specification. One body per form: ``tagged``, ``packed``, and
+``fixed`` for codecs without tags. The first two are written once over primitives that instruction sets implement:
+``plain`` for any CPU, ``avx2`` and ``avx512``. They share the vector arithmetic of ``vectors``, the limits and single
+floats of ``scalar``, and ``escapes``. ``kernels`` puts bodies and primitives together and chooses. ``bursts`` is the
+contract of all kernels, ``base`` the interface for whole arrays; the registry is here.
 
 Checks: ``verify`` sends every float32 through kernels and oracle; ``fuzz`` sends payloads into the decoder at the edge
 of memory. ``netoffload.lab.bench`` measures speed, ratio and error. ``netoffload.compiled`` sets up Numba.
@@ -85,7 +73,7 @@ from netoffload.codec import reference
 from netoffload.codec.base import Codec
 from netoffload.codec.reference import Oracle
 from netoffload.codec_specs import NAMES, CodecId
-from netoffload.errors import UsageError
+from netoffload.config import check_choice
 
 __all__ = ["CODECS", "Codec", "CodecId", "Oracle", "by_id", "get"]
 
@@ -99,10 +87,7 @@ def get(name: str) -> Codec:
     Raises:
         UsageError: no such codec.
     """
-    for codec in CODECS.values():
-        if codec.name == name:
-            return codec
-    raise UsageError(f"codec {name!r} is unknown: choose from {', '.join(NAMES)}")
+    return CODECS[CodecId[check_choice("codec", name, NAMES).upper()]]
 
 
 def by_id(codec_id: int) -> Codec | None:

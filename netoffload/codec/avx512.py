@@ -1,13 +1,21 @@
-"""The tagged codecs for CPUs with AVX-512 VBMI2: two bursts are coded in one 512-bit register.
+"""The primitives of CPUs with AVX-512 VBMI2: one byte compression **in a register** squeezes a burst.
 
-Sixteen lanes are coded together (``vectors``). Then one byte compression **in a register** squeezes each burst. All 32
-octets are stored, and the next burst overwrites the surplus. (The form of that instruction that stores to memory is
-microcoded on Zen 4 and ten times slower.) A dozen scalar instructions for both bursts compute from the planes which
-octets are kept, and the tags. A population count of the kept octets gives the place of the next burst. AVX2 encodes the
-rest, less than two bursts.
+All 32 octets are stored, and the next burst overwrites the surplus. (The form of that instruction that stores to memory
+is microcoded on Zen 4 and ten times slower.) A dozen scalar instructions for both bursts of a register compute from the
+planes which octets are kept, and the tags. A population count of the kept octets gives the place of the next burst.
 
-Decoding and round trips are AVX2's: its table shuffles are faster than the mirror image of this encoder, one byte
-expansion in a register.
+Decoding of bursts is AVX2's: its table shuffles are faster than the mirror image of this encoder, one byte expansion in
+a register.
+
+**Groups.** 64 floats fill four registers, their codes one. Encoding compares and codes 16 lanes at a time and gathers
+the low octets of all 64 codes. One byte compression drops the zeros. Three shifts, of 16, 32 and 64 bits, then fold
+eight fields to the low end of each word of 64 bits. One byte permutation brings the octets of the eight words together,
+and a shift over two words puts the width in front. The masks of the format come straight from the CPU's mask registers:
+``pext`` drops the empty lane masks, ``pdep`` brings them back.
+
+Decoding permutes the octets of eight fields into each word, and VBMI's multishift takes eight bits from anywhere in it
+for each field. One byte expansion and four conversions follow. The place of the next group follows from burst mask,
+lane masks and a population count, once per 64 floats, so it does not limit decoding.
 
 Only imported where the CPU has the instructions: LLVM aborts the process otherwise.
 """
@@ -17,192 +25,315 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from netoffload.codec import avx2, vectors
-from netoffload.codec.avx2 import decode_tagged, decode_tagged_halves, round_trip_bounded, round_trip_inceptionn
-from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN, add_classes
-from netoffload.codec.vectors import I16, I32, I64, OCTETS, BurstCoder, Coder, words
-from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
-from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
-from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
+from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
+from netoffload.codec.escapes import ESCAPE16
+from netoffload.codec.packed import GROUP, WIDTH_BITS, WIDTH_MAX, GroupGetter, GroupPutter, Groups
+from netoffload.codec.scalar import LIMITS, Limits
+from netoffload.codec.vectors import I8, I16, I32, I64, call, words
+from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value, held
+from netoffload.compiled.jit import inlined_with
 
-_OCTET_MASK: Final = ir.VectorType(ir.IntType(1), BURST_LEN)
-_NO_OCTETS: Final = ir.Constant(OCTETS, [0] * BURST_LEN)
-_FIRST_OF_FOUR: Final = 0x1111111111111111
-_PAIR: Final = ir.VectorType(I32, 2 * LANES)
-_COUNTS: Final = types.UniTuple(types.int64, 3)
-
-
-__all__ = [
-    "decode_tagged",
-    "decode_tagged_halves",
-    "encode_bounded",
-    "encode_inceptionn",
-    "round_trip_bounded",
-    "round_trip_inceptionn",
-]
+_OCTETS: Final = ir.VectorType(I8, BURST_LEN)
+_NO_OCTETS: Final = ir.Constant(_OCTETS, [0] * BURST_LEN)
 
 
-def _bmi2(builder: Builder, name: str, word: Value, mask: int) -> Value:
+def _bmi2(builder: Builder, name: str, word: Value, mask: Value) -> Value:
     """``pdep``: the low bits of a word onto the bits of ``mask``; ``pext``: the bits of ``mask`` to the low end."""
-    function = builder.module.declare_intrinsic(f"llvm.x86.bmi.{name}.64", fnty=ir.FunctionType(I64, [I64, I64]))
-    return builder.call(function, [word, ir.Constant(I64, mask)])
+    return call(builder, f"llvm.x86.bmi.{name}.64", I64, word, mask)
 
 
 def _squeeze(builder: Builder, octets: Value, kept: Value) -> Value:
     """VBMI2 ``compress`` of 32 octets in a register: the octets with a bit in ``kept``, then zeros."""
-    name = "llvm.x86.avx512.mask.compress.v32i8"
-    function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(OCTETS, [OCTETS, OCTETS, _OCTET_MASK]))
-    return builder.call(function, [octets, _NO_OCTETS, builder.bitcast(kept, _OCTET_MASK)])
+    there = builder.bitcast(kept, ir.VectorType(ir.IntType(1), BURST_LEN))
+    return call(builder, "llvm.x86.avx512.mask.compress.v32i8", _OCTETS, octets, _NO_OCTETS, there)
 
 
-def _half(builder: Builder, pair: Value, half: int) -> Value:
-    """Return one burst of two, as octets."""
-    lanes = words(*range(LANES * half, LANES * (half + 1)))
-    return builder.bitcast(builder.shuffle_vector(pair, ir.Constant(_PAIR, ir.Undefined), lanes), OCTETS)
-
-
-def _kept_and_tags(builder: Builder, planes: Sequence[Value]) -> tuple[Value, Value]:
+def _kept_and_tags(builder: Builder, planes: Sequence[Value], first_of_four: Value) -> tuple[Value, Value]:
     """Return which of the 64 octets are kept, one bit each, and both tag words, the first one's in the low half.
 
     A lane's four octets are four bits: 0000, 0001, 0011 or 1111. The planes are first spread, so that each bit is the
     first of its lane's four. A tag is the last two bits of (first ^ third) ^ 3 * second.
     """
-    first, second, third = (_bmi2(builder, "pdep", plane, _FIRST_OF_FOUR) for plane in planes)
+    first, second, third = (_bmi2(builder, "pdep", plane, first_of_four) for plane in planes)
     kept = builder.add(builder.add(first, builder.shl(second, I64(1))), builder.mul(third, I64(12)))
     tags = builder.xor(builder.xor(first, third), builder.mul(second, I64(3)))
-    return kept, _bmi2(builder, "pext", tags, 3 * _FIRST_OF_FOUR)
+    return kept, _bmi2(builder, "pext", tags, builder.mul(first_of_four, I64(3)))
 
 
-def _make_encode_bursts(codes: Coder, limit_types: Sequence[NumbaType]) -> Callable[..., tuple[int, int, int]]:
+def _put_bursts(
+    builder: Builder, octets: Value, at: Value, planes: Sequence[Value], codes: Value, limits: Sequence[Value]
+) -> list[Value]:
+    bursts = codes.type.count // LANES
+    # ``held`` keeps LLVM from moving each plane out of its mask register once for every use.
+    bits = [held(builder, vectors.bits_of_plane(builder, plane)) for plane in planes]
+    kept, tags = _kept_and_tags(builder, bits, limits[7])
+    first_len = builder.zext(builder.ctpop(builder.trunc(kept, I32)), I64)
+    length = builder.add(builder.ctpop(kept), I64(TAGS_LEN * bursts))
+    for number in range(bursts):
+        tag_word = builder.trunc(builder.lshr(tags, I64(16 * number)), I16)
+        vectors.store(builder, tag_word, octets, at)
+        at = builder.add(at, I64(TAGS_LEN))
+        kept_here = builder.trunc(builder.lshr(kept, I64(32 * number)), I32)
+        code = builder.bitcast(vectors.part(builder, codes, number, LANES), _OCTETS)
+        vectors.store(builder, _squeeze(builder, code, kept_here), octets, at)
+        at = builder.add(at, first_len)
+    return [length, *(builder.ctpop(plane) for plane in bits[1:])]
+
+
+ISA: Final = avx2.ISA._replace(put_bursts=_put_bursts, bursts=2)
+
+
+_QUARTER: Final = GROUP // 4
+_WORDS: Final = ir.VectorType(I32, _QUARTER)
+_GROUP_OCTETS: Final = ir.VectorType(I8, GROUP)
+_GROUP_LANES: Final = ir.VectorType(ir.IntType(1), GROUP)
+_LAST_BITS: Final = 0x8080808080808080
+_OTHER_BITS: Final = 0x7F7F7F7F7F7F7F7F
+_EIGHTS: Final = GROUP // 8
+_EIGHT_WORDS: Final = ir.VectorType(I64, _EIGHTS)
+
+_NEVER_SET: Final = 7
+"""An octet of the first word that folded fields of less than 8 bits do not reach."""
+
+
+def _by_width(octet_of: Callable[[int, int], int]) -> Uint8Array:
+    """Return a row of 64 octets per width; width 0 is not used."""
+    rows = [[octet_of(width, octet) if width else 0 for octet in range(GROUP)] for width in range(WIDTH_MAX + 1)]
+    return np.array(rows, np.uint8)
+
+
+_TOGETHER: Final = _by_width(lambda w, octet: 8 * (octet // w) + octet % w if octet < 8 * w else _NEVER_SET)
+"""Per width and octet of the result: which octet of eight words, with folded fields at their low ends, it is."""
+
+_APART: Final = _by_width(lambda w, octet: w * (octet // 8) + octet % 8)
+"""Per width, which octets hold the fields of each word."""
+
+_FIRST_BITS: Final = _by_width(lambda w, octet: w * (octet % 8) + (0 if w == WIDTH_MAX else WIDTH_BITS))
+"""Per width, where in its word each field begins."""
+
+
+def _row(builder: Builder, name: str, rows: Uint8Array, width: Value) -> Value:
+    return vectors.entry(builder, vectors.table(builder, name, rows), width, _GROUP_OCTETS, GROUP)
+
+
+def _all(value: int) -> ir.Constant:
+    return ir.Constant(_GROUP_OCTETS, [value] * GROUP)
+
+
+def _low_octets(builder: Builder, value: Value) -> Value:
+    """Return 64 octets, each the low end of an i64."""
+    return vectors.all_lanes(builder, builder.trunc(value, I8), _GROUP_OCTETS)
+
+
+def _permuted(builder: Builder, octets: Value, order: Value) -> Value:
+    return call(builder, "llvm.x86.avx512.permvar.qi.512", _GROUP_OCTETS, octets, order)
+
+
+def _join(builder: Builder, parts: Sequence[Value]) -> Value:
+    """Return one vector of several vectors of equal length, in order."""
+    while len(parts) > 1:
+        order = words(*range(2 * parts[0].type.count), lanes=2 * parts[0].type.count)
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [builder.shuffle_vector(left, right, order) for left, right in pairs]
+    return parts[0]
+
+
+def _full_octets(builder: Builder, top_bits: Value) -> Value:
+    """Return 0xFF for every octet whose top bit is set; the other bits are 0."""
+    return builder.sub(builder.shl(top_bits, I64(1)), builder.lshr(top_bits, I64(7)))
+
+
+def _octets_not_0(builder: Builder, word: Value) -> Value:
+    """Return the top bit of every octet of a word that is not 0."""
+    carried = builder.add(builder.and_(word, I64(_OTHER_BITS)), I64(_OTHER_BITS))
+    return builder.and_(builder.or_(carried, word), I64(_LAST_BITS))
+
+
+def _put_masks(builder: Builder, octets: Value, at: Value, lanes: Value) -> Value:
+    there = _octets_not_0(builder, lanes)
+    present = _bmi2(builder, "pext", there, I64(_LAST_BITS))
+    lane_masks = _bmi2(builder, "pext", lanes, _full_octets(builder, there))
+    vectors.store(builder, builder.trunc(present, I8), octets, at)
+    vectors.store(builder, lane_masks, octets, builder.add(at, I64(1)))
+    return builder.add(builder.ctpop(present), I64(1))
+
+
+def _folded(builder: Builder, fields: Value, width: Value) -> Value:
+    """Return eight words with eight fields each at their low end."""
+    folded = fields
+    for bits, times in ((8, 1), (16, 2), (32, 4)):
+        lanes = ir.VectorType(ir.IntType(2 * bits), GROUP * 8 // (2 * bits))
+        pairs = builder.bitcast(folded, lanes)
+        low = builder.and_(pairs, ir.Constant(lanes, [(1 << bits) - 1] * lanes.count))
+        high = builder.lshr(pairs, ir.Constant(lanes, [bits] * lanes.count))
+        by = builder.mul(width, I64(times))
+        by = vectors.all_lanes(builder, by if bits == 32 else builder.trunc(by, lanes.element), lanes)
+        folded = builder.or_(low, builder.shl(high, by))
+    return folded
+
+
+def _put_fields(builder: Builder, octets: Value, at: Value, codes: Value, lanes: Value) -> Value:
+    """Store the width and the fields of a group; with fields of 8 bits, the last one may begin behind 64 octets."""
+    all_fields = builder.or_(
+        builder.shl(builder.sub(builder.and_(codes, _all(0x7F)), _all(1)), _all(1)), builder.lshr(codes, _all(7))
+    )
+    fields = call(builder, "llvm.x86.avx512.mask.compress.v64i8", _GROUP_OCTETS, all_fields, _all(0), lanes)
+    union = call(builder, "llvm.vector.reduce.or.v64i8", I8, fields)
+    leading = builder.ctlz(builder.or_(union, I8(1)), ir.IntType(1)(1))
+    width = builder.zext(builder.sub(I8(8), leading), I64)
+    row = _row(builder, "together", _TOGETHER, width)
+    folded = builder.bitcast(_folded(builder, fields, width), _GROUP_OCTETS)
+    together = builder.bitcast(_permuted(builder, folded, row), _EIGHT_WORDS)
+    is_whole = builder.icmp_unsigned("==", width, I64(WIDTH_MAX))
+    shift = builder.select(is_whole, I64(8), I64(WIDTH_BITS))
+    head = builder.shl(builder.sub(width, I64(1)), builder.sub(I64(64), shift))
+    before = builder.insert_element(ir.Constant(_EIGHT_WORDS, ir.Undefined), head, I32(7))
+    below = builder.shuffle_vector(before, together, words(*range(7, 15)))
+    shifts = vectors.all_lanes(builder, shift, _EIGHT_WORDS)
+    stored = call(builder, "llvm.fshl.v8i64", _EIGHT_WORDS, together, below, shifts)
+    vectors.store(builder, stored, octets, at)
+    last = builder.extract_element(fields, I32(GROUP - 1))
+    vectors.store(builder, last, octets, builder.add(at, I64(GROUP)))
+    bits = builder.mul(builder.ctpop(builder.bitcast(lanes, I64)), width)
+    return builder.lshr(builder.add(bits, I64(WIDTH_BITS + 7)), I64(3))
+
+
+def _make_put(*, full: bool) -> GroupPutter:
+    # Seven parameters: the first is Numba's.
     @intrinsic
-    def encode_bursts(
+    def put(
         typing_context: TypingContext,
         source: NumbaType,
         source_at: NumbaType,
+        count: NumbaType,
         limits: NumbaType,
         target: NumbaType,
         target_at: NumbaType,
     ) -> Intrinsic:
-        """Store two bursts from ``target_at`` on; return their length, and how many lanes are in planes 1 and 2."""
-
         def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            word = builder.load(vectors.pointer(context, builder, signature.args[0], args[0], args[1], _PAIR), align=1)
-            unpacked = [builder.extract_value(args[2], index) for index in range(len(limit_types))]
-            planes, code = codes(builder, word, unpacked)
-            # ``held`` keeps LLVM from moving each plane out of its mask register once for every use.
-            bits = [vectors.held(builder, vectors.bits_of_plane(builder, plane)) for plane in planes]
-            kept, tags = _kept_and_tags(builder, bits)
-            kept_halves = builder.trunc(kept, I32), builder.trunc(builder.lshr(kept, I64(32)), I32)
-            at = args[4]
-            ends = [builder.zext(builder.ctpop(kept_halves[0]), I64), builder.ctpop(kept)]
-            for half in (0, 1):
-                tag_word = builder.trunc(builder.lshr(tags, I64(16 * half)), I16)
-                builder.store(tag_word, vectors.pointer(context, builder, signature.args[3], args[3], at, I16), align=1)
-                at = builder.add(at, I64(TAGS_LEN))
-                squeezed = _squeeze(builder, _half(builder, code, half), kept_halves[half])
-                room = vectors.pointer(context, builder, signature.args[3], args[3], at, OCTETS)
-                builder.store(squeezed, room, align=1)
-                at = builder.add(at, ends[0])
-            length = builder.add(ends[1], I64(2 * TAGS_LEN))
-            in16, in32 = (builder.ctpop(plane) for plane in bits[1:])
-            return context.make_tuple(builder, signature.return_type, [length, in16, in32])
+            source, target = (vectors.octets_of(context, builder, signature.args[i], args[i]) for i in (0, 4))
+            there = None if full else vectors.lanes_below(builder, args[2], GROUP)
+            limits = [builder.extract_value(args[3], index) for index in range(len(LIMITS))]
+            planes: list[list[Value]] = []
+            octets = []
+            for number in range(4):
+                at = builder.add(args[1], I64(4 * _QUARTER * number))
+                quarter = None if there is None else vectors.part(builder, there, number, _QUARTER)
+                word = vectors.load_lanes(builder, source, at, _QUARTER, quarter)
+                in_planes, codes = vectors.bounded_octets(builder, word, limits)
+                octets.append(codes)
+                planes.append(in_planes)
+            joined = [_join(builder, [quarter[plane] for quarter in planes]) for plane in range(3)]
+            bits = [builder.bitcast(plane, I64) for plane in joined]
+            codes_at = builder.add(args[5], _put_masks(builder, target, args[5], bits[0]))
+            length = _put_fields(builder, target, codes_at, _join(builder, octets), joined[0])
+            length = builder.sub(builder.add(codes_at, length), args[5])
+            return context.make_tuple(builder, signature.return_type, [length, *bits])
 
-        return _COUNTS(source, types.int64, types.Tuple(limit_types), target, types.int64), codegen
+        arguments = (source, types.int64, types.int64, LIMITS, target, types.int64)
+        return types.UniTuple(types.int64, 4)(*arguments), codegen
 
-    return encode_bursts
-
-
-_encode_bursts_inceptionn = _make_encode_bursts(vectors.inceptionn_codes, vectors.LIMITS["inceptionn"])
-_encode_bursts_bounded = _make_encode_bursts(vectors.bounded_codes, vectors.LIMITS["bounded"])
+    return put
 
 
-@inline_kernel
-def _inceptionn_bursts(
-    source: Uint8Array, source_at: int, limits: tuple[int, ...], target: Uint8Array, target_at: int
-) -> tuple[int, int, int]:
-    return _encode_bursts_inceptionn(source, source_at, limits, target, target_at)
+@intrinsic
+def _read_masks(typing_context: TypingContext, payload: NumbaType, at: NumbaType) -> Intrinsic:
+    def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+        octets = vectors.octets_of(context, builder, signature.args[0], args[0])
+        present = builder.zext(vectors.load(builder, octets, args[1], I8), I64)
+        packed = vectors.load(builder, octets, builder.add(args[1], I64(1)), I64)
+        tops = _bmi2(builder, "pdep", present, I64(_LAST_BITS))
+        lanes = _bmi2(builder, "pdep", packed, _full_octets(builder, tops))
+        is_whole = builder.zext(builder.icmp_unsigned("==", _octets_not_0(builder, lanes), tops), I64)
+        return context.make_tuple(builder, signature.return_type, [present, lanes, is_whole])
+
+    return types.UniTuple(types.int64, 3)(payload, types.int64), codegen
 
 
-@inline_kernel
-def _bounded_bursts(
-    source: Uint8Array, source_at: int, limits: tuple[int, ...], target: Uint8Array, target_at: int
-) -> tuple[int, int, int]:
-    return _encode_bursts_bounded(source, source_at, limits, target, target_at)
+def _make_get(*, full: bool) -> GroupGetter:
+    # Seven parameters: the first is Numba's.
+    @intrinsic
+    def get(
+        typing_context: TypingContext,
+        payload: NumbaType,
+        fields_at: NumbaType,
+        group: NumbaType,
+        unit8: NumbaType,
+        target: NumbaType,
+        target_at: NumbaType,
+    ) -> Intrinsic:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+            octets, target = (vectors.octets_of(context, builder, signature.args[i], args[i]) for i in (0, 4))
+            width, lanes, count = (builder.extract_value(args[2], index) for index in range(3))
+            is_whole = builder.zext(builder.icmp_unsigned("==", width, I64(WIDTH_MAX)), I64)
+            stored = vectors.load(builder, octets, builder.add(args[1], is_whole), _GROUP_OCTETS)
+            apart = _permuted(builder, stored, _row(builder, "apart", _APART, width))
+            first_bits = _row(builder, "first_bits", _FIRST_BITS, width)
+            bits = call(builder, "llvm.x86.avx512.pmultishift.qb.512", _GROUP_OCTETS, first_bits, apart)
+            top = builder.shl(I64(1), builder.sub(width, I64(1)))
+            tops = builder.icmp_unsigned("!=", builder.and_(bits, _low_octets(builder, top)), _all(0))
+            kept = _low_octets(builder, builder.sub(builder.shl(top, I64(1)), I64(1)))
+            fields = builder.and_(bits, kept)
+            magnitudes = builder.and_(builder.add(builder.lshr(fields, _all(1)), _all(1)), _all(0x7F))
+            codes, escapes = _spread(builder, builder.or_(magnitudes, builder.shl(fields, _all(7))), lanes)
+            _put_floats(builder, target, args[5], codes, args[3], None if full else count)
+            among = builder.lshr(I64(-1), builder.sub(I64(GROUP), builder.ctpop(lanes)))
+            in_top = builder.and_(builder.bitcast(tops, I64), among)
+            return context.make_tuple(builder, signature.return_type, [*escapes, in_top])
+
+        three = types.UniTuple(types.int64, 3)
+        return three(payload, types.int64, three, types.float32, target, types.int64), codegen
+
+    return get
+
+
+def _spread(builder: Builder, codes: Value, lanes: Value) -> tuple[Value, list[Value]]:
+    """Return the first codes in their ``lanes`` (i64), with 0 elsewhere, and the lanes of escapes to 16 and 32 bits."""
+    there = builder.bitcast(lanes, _GROUP_LANES)
+    codes = call(builder, "llvm.x86.avx512.mask.expand.v64i8", _GROUP_OCTETS, codes, _all(0), there)
+    escapes16 = builder.icmp_unsigned("==", codes, _all(ESCAPE16))
+    zeros = builder.icmp_unsigned("==", codes, _all(0))
+    return codes, [builder.bitcast(escapes16, I64), builder.and_(builder.bitcast(zeros, I64), lanes)]
+
+
+def _put_floats(builder: Builder, target: Value, at: Value, codes: Value, unit8: Value, count: Value | None) -> None:
+    """Store the floats of 64 codes, all of them or only the first ``count``; 0 for an escape."""
+    there = None if count is None else vectors.lanes_below(builder, count, GROUP)
+    for number in range(4):
+        octets = vectors.part(builder, codes, number, _QUARTER)
+        top = builder.shl(builder.zext(octets, _WORDS), words(24, lanes=_QUARTER))
+        floats = vectors.floats_of_tops8(builder, top, unit8)
+        quarter = None if there is None else vectors.part(builder, there, number, _QUARTER)
+        vectors.store_lanes(builder, floats, target, builder.add(at, I64(4 * _QUARTER * number)), quarter)
+
+
+_put_full, _put_part = _make_put(full=True), _make_put(full=False)
+_get_full, _get_part = _make_get(full=True), _make_get(full=False)
 
 
 @inlined_with
-def _encode_pairs(
-    encode_bursts: BurstCoder[tuple[int, int, int]],
-    limits: tuple[int, ...],
-    source: Uint8Array,
-    source_at: int,
-    count: int,
-    room: Stretch,
-    classes: Int64Array,
-) -> tuple[int, int]:
-    """Encode bursts two by two, as long as both fit."""
-    target, at = room.octets, room.at
-    end = at + room.length
-    whole = count - count % (2 * LANES)
-    done = 0
-    sixteens = wholes = 0
-    while done < whole:
-        length, in16, in32 = encode_bursts(source, source_at + 4 * done, limits, target, at)
-        if at + length > end:
-            break
-        sixteens += in16
-        wholes += in32
-        at += length
-        done += 2 * LANES
-    add_classes(classes, done, at - room.at - done // LANES * TAGS_LEN, sixteens, wholes)
-    return done, at - room.at
+def _put(
+    source: Uint8Array, first: int, lanes: int, limits: Limits, target: Uint8Array, at: int
+) -> tuple[int, int, int, int]:
+    if lanes == GROUP:
+        return _put_full(source, first, lanes, limits, target, at)
+    return _put_part(source, first, lanes, limits, target, at)
 
 
-@kernel
-def encode_inceptionn(
-    source: Uint8Array,
-    source_at: int,
-    count: int,
-    bound_k: int,
-    target: Uint8Array,
-    target_at: int,
-    capacity: int,
-    classes: Int64Array,
-) -> tuple[int, int]:
-    """``encode_fit`` of ``inceptionn``; see ``netoffload.codec.kernels``."""
-    limits = vectors.inceptionn_limits(bound_k)
-    room = Stretch(target, target_at, capacity)
-    done, length = _encode_pairs(_inceptionn_bursts, limits, source, source_at, count, room, classes)
-    if done == count:
-        return done, length
-    rest, rest_len = avx2.encode_inceptionn(
-        source, source_at + 4 * done, count - done, bound_k, target, target_at + length, capacity - length, classes
-    )
-    return done + rest, length + rest_len
+@inlined_with
+def _get(
+    payload: Uint8Array, at: int, group: tuple[int, int, int], unit8: np.float32, target: Uint8Array, target_at: int
+) -> tuple[int, int, int]:
+    if group[2] == GROUP:
+        return _get_full(payload, at, group, unit8, target, target_at)
+    return _get_part(payload, at, group, unit8, target, target_at)
 
 
-@kernel
-def encode_bounded(
-    source: Uint8Array,
-    source_at: int,
-    count: int,
-    bound_k: int,
-    target: Uint8Array,
-    target_at: int,
-    capacity: int,
-    classes: Int64Array,
-) -> tuple[int, int]:
-    """``encode_fit`` of ``bounded``; see ``netoffload.codec.kernels``."""
-    limits = vectors.bounded_limits(bound_k)
-    room = Stretch(target, target_at, capacity)
-    done, length = _encode_pairs(_bounded_bursts, limits, source, source_at, count, room, classes)
-    if done == count:
-        return done, length
-    rest, rest_len = avx2.encode_bounded(
-        source, source_at + 4 * done, count - done, bound_k, target, target_at + length, capacity - length, classes
-    )
-    return done + rest, length + rest_len
+GROUPS: Final = Groups(_put, _read_masks, _get)

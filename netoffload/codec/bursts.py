@@ -63,13 +63,6 @@ def long_lanes(tags: int) -> tuple[int, int]:
 
 
 @inline_kernel
-def tags_len(tags: int) -> int:
-    """Return the octets that follow a tag word: tag 0, 1, 2, 3 -> 0, 1, 2, 4."""
-    in16, in32 = long_lanes(tags)
-    return popcount_u16(tags) + in16 + in32
-
-
-@inline_kernel
 def add_classes(classes: Int64Array, floats: int, codes_len: int, in16: int, in32: int) -> None:
     """Add ``floats`` floats to ``classes`` (int64[4], floats of 0, 8, 16 and 32 bits).
 

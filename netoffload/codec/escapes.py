@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from netoffload.codec.bursts import MALFORMED
-from netoffload.codec.plain import MAGNITUDE_BITS, ROUNDER, SCALE16, UNIT16, decode_lane
+from netoffload.codec.scalar import MAGNITUDE_BITS, ROUNDER, SCALE16, UNIT16, decode_lane
 from netoffload.compiled.arrays import Stretch, Uint8Array
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import (

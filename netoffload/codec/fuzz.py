@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from netoffload.codec import CODECS, Codec, kernels
 from netoffload.codec.bursts import BURST_LEN, DECODE_SLACK, ENCODE_SLACK, LANES, MALFORMED, TAGS_LEN, Middle
-from netoffload.codec.groups import GROUP
-from netoffload.codec_specs import BOUNDED_BY_K, SPECS, TAGGED, Masked, Packed
+from netoffload.codec.packed import GROUP
+from netoffload.codec_specs import BOUNDED_BY_K, SPECS, TAGGED, Packed
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.guarded import guarded_octets
 from netoffload.compiled.jit import kernel
@@ -180,7 +180,7 @@ def _decode_all(
         room = (told + LANES - 1) // LANES * BURST_LEN
         copy_octets(scratch, 0, payload, start, length)
         read = kernels.decode(codec_id, payload, start, length, told, bound_k, target, target.size - room)
-        step = GROUP if _HAVE_MASKS >> codec_id & 1 else LANES  # the second half must begin with a new group
+        step = GROUP if _HAVE_GROUPS >> codec_id & 1 else LANES  # the second half must begin with a new group
         half_count = min(recipe[_HALF], told) // step * step
         half_len = _wanted_status(codec_id, payload, start, length, half_count) + recipe[_MISS]
         middle = Middle(min(max(half_len, 0), length), half_count)
@@ -196,8 +196,7 @@ def _decode_all(
 
 
 _HAVE_TAGS: Final = sum(1 << codec_id for codec_id in TAGGED)
-_HAVE_MASKS: Final = sum(1 << codec_id for codec_id, spec in SPECS.items() if isinstance(spec.form, Masked))
-_HAVE_WIDTHS: Final = sum(1 << codec_id for codec_id, spec in SPECS.items() if isinstance(spec.form, Packed))
+_HAVE_GROUPS: Final = sum(1 << codec_id for codec_id, spec in SPECS.items() if isinstance(spec.form, Packed))
 _BURST_OCTETS: Final = np.zeros(16, np.int64)
 for _codec_id, _codec in CODECS.items():
     _BURST_OCTETS[_codec_id] = _codec.oracle.encode(np.zeros(LANES, np.float32), 10).size
@@ -205,8 +204,8 @@ for _codec_id, _codec in CODECS.items():
 
 @kernel
 def _wanted_status(codec_id: int, payload: Uint8Array, start: int, length: int, count: int) -> int:
-    if _HAVE_MASKS >> codec_id & 1:
-        return _wanted_groups(payload, start, length, count, _HAVE_WIDTHS >> codec_id & 1 != 0)
+    if _HAVE_GROUPS >> codec_id & 1:
+        return _wanted_groups(payload, start, length, count)
     if _HAVE_TAGS >> codec_id & 1 == 0:
         whole = (count + LANES - 1) // LANES * _BURST_OCTETS[codec_id]
         return MALFORMED if whole > length else whole
@@ -226,8 +225,8 @@ def _wanted_status(codec_id: int, payload: Uint8Array, start: int, length: int, 
 
 
 @kernel
-def _wanted_groups(payload: Uint8Array, start: int, length: int, count: int, have_widths: bool) -> int:
-    """Return the status of groups, octet by octet: masks, then codes, each of which announces 0, 2 or 4 more octets."""
+def _wanted_groups(payload: Uint8Array, start: int, length: int, count: int) -> int:
+    """Return the status of groups, octet by octet: masks, then fields, each of which announces 0, 2 or 4 octets."""
     at, end = start, start + length
     empty = run = 0  # groups that remain of a run, and all its groups
     for first in range(0, count, GROUP):
@@ -238,7 +237,7 @@ def _wanted_groups(payload: Uint8Array, start: int, length: int, count: int, hav
             return MALFORMED
         present = int(payload[at])
         at += 1
-        if have_widths and present == 0:
+        if present == 0:
             if at >= end or run % 256:
                 return MALFORMED
             empty = int(payload[at])
@@ -259,32 +258,29 @@ def _wanted_groups(payload: Uint8Array, start: int, length: int, count: int, hav
             if is_there and first + index >= count:
                 return MALFORMED
             codes += is_there
-        if have_widths and at < end and payload[at] & 7 < 7:
+        if at < end and payload[at] & 7 < 7:
             at = _wanted_fields(payload, at, codes)
+        elif at >= end or payload[at] != 7:
+            return MALFORMED
         else:
-            if have_widths and (at >= end or payload[at] != 7):
-                return MALFORMED
-            at += int(have_widths)
-            at += _wanted_codes(payload, at, end, codes, have_widths)
+            at += 1 + _wanted_octets(payload, at + 1, end, codes)
         if not start < at <= end:
             return MALFORMED
     return MALFORMED if empty > 0 else at - start
 
 
 @kernel
-def _wanted_codes(payload: Uint8Array, at: int, end: int, codes: int, have_widths: bool) -> int:
-    """Return the octets of codes or 8-bit fields with the escapes that they announce; too many if the payload ends."""
+def _wanted_octets(payload: Uint8Array, at: int, end: int, codes: int) -> int:
+    """Return the octets of 8-bit fields with the escapes that they announce; too many if the payload ends."""
     if at + codes > end:
         return MAX_LEN + 1
     escapes = 0
-    is_least = not have_widths
+    is_least = False
     for code_at in range(at, at + codes):
         code = int(payload[code_at])
         is_least |= code >= 128
-        if have_widths and code >= 254:
+        if code >= 254:
             escapes += 2 if code == 255 else 4
-        elif not have_widths and code & 0x7F == 0:
-            escapes += 2 if code else 4
     return codes + escapes if is_least else MAX_LEN + 1
 
 

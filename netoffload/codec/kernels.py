@@ -1,7 +1,7 @@
 """One set of kernels for every codec: each call chooses by codec id, and the CPU decides the variant once.
 
-All layers above the codec import its kernels from this module. Codecs with tags or masks have variants. The fastest one
-that the CPU can run is used, or the one that ``NETOFFLOAD_KERNEL`` names. All variants give the same octets;
+All layers above the codec import its kernels from this module. Codecs with tags or groups have variants. The fastest
+one that the CPU can run is used, or the one that ``NETOFFLOAD_KERNEL`` names. All variants give the same octets;
 ``netoffload.codec.bursts`` is their contract.
 """
 
@@ -11,12 +11,11 @@ import functools
 import importlib
 import os
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
 
-from netoffload.codec import fixed, groups, packed, plain
+from netoffload.codec import fixed, packed, scalar, tagged
 from netoffload.codec.bursts import (
     BURST_LEN,
     DECODE_SLACK,
@@ -28,7 +27,8 @@ from netoffload.codec.bursts import (
     Middle,
 )
 from netoffload.codec.fixed import Kernels
-from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Made, Masked, Packed, Tagged
+from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Made, Packed, Tagged
+from netoffload.compiled.arrays import Stretch
 from netoffload.compiled.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
 from netoffload.compiled.octets import whole
 from netoffload.errors import UsageError
@@ -83,23 +83,86 @@ KERNEL: Final = _choose()
 """The variant in use."""
 
 
-def _of_variant(name: str, function: str, base: ModuleType = plain) -> Callable[..., Any]:
-    """Return a function of a variant, or of the plain module if the variant does not have it.
+def _made(name: str, arguments: str, result: str, uses: dict[str, Any]) -> Callable[..., Any]:
+    """Return a kernel of one expression. Numba keeps what it compiles by this file and the kernel's name."""
+    names = {"__name__": __name__, "Stretch": Stretch, **uses}
+    exec(compile(f"def {name}({arguments}):\n    return {result}\n", __file__, "exec"), names)
+    return kernel(names[name])
 
-    Args:
-        name: name of the variant.
-        function: name of the function.
-        base: the module of plain kernels: ``plain`` for bursts, ``groups`` or ``packed`` for groups.
 
-    Raises:
-        UsageError: the plain module does not have the function either.
-    """
-    prefix = "" if base is plain else f"{base.__name__.rpartition('.')[2]}_"
-    module = base if name == "plain" else importlib.import_module(f"netoffload.codec.{prefix}{name}")
-    found = getattr(module, function, None) or getattr(base, function, None)
-    if found is None:
-        raise UsageError(f"no kernel is called {function}: {base.__name__} must have one")
-    return found
+_ENCODE: Final = "source, source_at, count, bound_k, target, target_at, capacity, classes"
+_DECODE: Final = "payload, payload_at, available, count, unit8, target, target_at"
+_HALVES: Final = "payload, payload_at, available, count, middle, unit8, target, target_at"
+_ROOM: Final = "Stretch(target, target_at, capacity)"
+_CODED: Final = "Stretch(payload, payload_at, available)"
+
+
+def _primitives_of(variant: str) -> Any:
+    """Return the module of an instruction set; without the instructions an import must not happen."""
+    return importlib.import_module(f"netoffload.codec.{variant}")
+
+
+@functools.cache
+def _tagged_decoders(variant: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    isa = _primitives_of(variant).ISA
+    name, same = f"decode_tagged_{variant}", tagged.burst_decoder(isa, same_unit=True)
+    other = tagged.burst_decoder(isa, same_unit=False)
+    uses = {"body": tagged.decode, "same": same, "other": other}
+    decode = _made(name, _DECODE, f"body(same, other, {_CODED}, count, unit8, target, target_at)", uses)
+    halves = f"body({_CODED}, count, middle, unit8, target, target_at)"
+    return decode, _made(f"{name}_halves", _HALVES, halves, {"body": tagged.halves_decoder(same, other, decode)})
+
+
+def _tagged_kernels(codec_id: CodecId, form: Tagged, variant: str) -> Kernels:
+    if codec_id not in tagged.ARITHMETIC:
+        raise UsageError(f"codec {SPECS[codec_id].name} has no arithmetic: add it to netoffload.codec.tagged")
+    isa, arithmetic = _primitives_of(variant).ISA, tagged.ARITHMETIC[codec_id]
+    name, unit8 = f"{SPECS[codec_id].name}_{variant}", scalar.unit8_of(form)
+    uses = {"body": tagged.encoder(isa, arithmetic), "limits": arithmetic.limits}
+    encode = f"body(limits(bound_k), source, source_at, count, {_ROOM}, classes)"
+    decode, decode_halves = _tagged_decoders(variant)
+    rounding = {
+        "body": tagged.round_trip,
+        "whole": tagged.burst_rounder(isa, arithmetic, full=True),
+        "part": tagged.burst_rounder(isa, arithmetic, full=False),
+        "limits": arithmetic.limits,
+        "unit8": unit8,
+    }
+    return Kernels(
+        encode=_made(f"encode_{name}", _ENCODE, encode, uses),
+        decode=decode,
+        decode_halves=decode_halves,
+        round_trip=_made(
+            f"round_trip_{name}",
+            "source, bound_k, target",
+            "body(whole, part, limits(bound_k), unit8(bound_k), source, target)",
+            rounding,
+        ),
+        coding=fixed.bound_itself,
+        decoding=unit8,
+    )
+
+
+def _packed_kernels(form: Packed, variant: str) -> Kernels:
+    values, groups = kernels_of(form.values, variant), _primitives_of(variant).GROUPS
+    uses = groups._asdict() | {"limits": tagged.ARITHMETIC[form.values].limits}
+    encode = f"body(put, limits(bound_k), source, source_at, count, {_ROOM}, classes)"
+    decode = _made(
+        f"decode_packed_{variant}",
+        _DECODE,
+        f"body(read_masks, get, {_CODED}, count, unit8, target, target_at)",
+        uses | {"body": packed.decode},
+    )
+    return values._replace(
+        encode=_made(f"encode_packed_{variant}", _ENCODE, encode, uses | {"body": packed.encode}),
+        decode=decode,
+        decode_halves=_made(
+            f"decode_packed_{variant}_halves",
+            _HALVES,
+            f"body(decode, {_CODED}, count, middle, unit8, target, target_at)",
+            {"body": packed.decode_halves, "decode": decode},
+        ),
+    )
 
 
 @functools.cache
@@ -107,26 +170,14 @@ def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
     """Return the kernels of a codec in one of the variants.
 
     Raises:
-        UsageError: a codec with tags or masks and without kernels.
+        UsageError: a codec with tags and without arithmetic.
     """
-    spec = SPECS[codec_id]
-    if isinstance(spec.form, Tagged):
-        return Kernels(
-            encode=_of_variant(variant, f"encode_{spec.name}"),
-            decode=_of_variant(variant, "decode_tagged"),
-            decode_halves=_of_variant(variant, "decode_tagged_halves"),
-            round_trip=_of_variant(variant, f"round_trip_{spec.name}"),
-            coding=fixed.bound_itself,
-            decoding=plain.unit8_of(spec.form),
-        )
-    if isinstance(spec.form, Masked):
-        form, base = ("packed", packed) if isinstance(spec.form, Packed) else ("masked", groups)
-        return kernels_of(spec.form.values, variant)._replace(
-            encode=_of_variant(variant, f"encode_{spec.name}", base),
-            decode=_of_variant(variant, f"decode_{form}", base),
-            decode_halves=_of_variant(variant, f"decode_{form}_halves", base),
-        )
-    return fixed.made_kernels(spec.form) if isinstance(spec.form, Made) else fixed.cut_kernels(spec.form)
+    form = SPECS[codec_id].form
+    if isinstance(form, Tagged):
+        return _tagged_kernels(codec_id, form, variant)
+    if isinstance(form, Packed):
+        return _packed_kernels(form, variant)
+    return fixed.made_kernels(form) if isinstance(form, Made) else fixed.cut_kernels(form)
 
 
 @inline_kernel
@@ -136,15 +187,15 @@ def is_known(codec_id: int) -> bool:
 
 
 _SAME_VALUES: Final = np.full(16, -1, np.int64)
-"""Per codec id the id of an older codec with the same values, or -1."""
+"""Per codec id the id of a codec with tags and the same values, or -1."""
 for _codec_id, _spec in SPECS.items():
-    if isinstance(_spec.form, Masked):
+    if isinstance(_spec.form, Packed):
         _SAME_VALUES[_codec_id] = _spec.form.values
 
 
 @inline_kernel
 def codec_for(codec_id: int, understood: int) -> int:
-    """Return the newest codec in the bitmap ``understood`` that has the values of ``codec_id``, or -1."""
+    """Return ``codec_id`` if it is in the bitmap ``understood``, else another one there with its values, or -1."""
     while codec_id >= 0 and understood >> codec_id & 1 == 0:
         codec_id = whole(_SAME_VALUES[codec_id])
     return codec_id

@@ -1,52 +1,63 @@
-"""Groups that choose the width of their codes: their plain kernels, and the loops that all variants share.
+"""The packed codec: one body for every CPU.
 
-A group has the masks and the escapes of ``netoffload.codec.groups``. Between them are fields of one width. Groups of
-zeros become runs::
+A group is 64 floats, the last one of a payload perhaps fewer. Groups of zeros become runs::
 
-    burst mask, lane masks   as in ``groups``; the burst mask is not 0
+    burst mask               1 octet, not 0: bit i, burst i (8 floats) has a float that is not 0
+    lane masks               1 octet per such burst: bit i, lane i is not 0
     width and fields         from the low end: 3 bits for the width less 1, a field per float that is not 0, zeros up
                              to a whole octet; before fields of 8 bits the first octet is 0x07
-    16 bits, 32 bits         as in ``groups``
+    16 bits                  2 octets, little-endian, per field ``FIELD16``
+    32 bits                  4 octets per field ``FIELD32``
 
     0x00, then an octet z    z + 1 groups of zeros, 1 to 256; the last group of a payload may be shorter
 
-A field is 2 * (magnitude - 1) + sign of the 8-bit code. ``FIELD16`` and ``FIELD32`` mark escapes, so a group with an
-escape has fields of 8 bits. An encoder takes the least width and the longest run of zeros; a decoder refuses any other
-payload.
+Each float that is not 0 has a *code* of an octet: the 8-bit form of ``bounded``, or ``ESCAPE16`` or ``ESCAPE32``, which
+are the 8-bit codes of -0 and +0. A field is 2 * (magnitude - 1) + sign of the code. ``FIELD16`` and ``FIELD32`` mark
+escapes, so a group with an escape has fields of 8 bits. An encoder takes the least width and the longest run of zeros;
+a decoder refuses any other payload.
+
+Instruction sets differ in three primitives (:class:`Groups`): to write masks and fields of a group, to read its masks,
+and to read its fields. Escapes, runs, checks and what does not fit are the same for all. AVX-512 holds a group in
+registers. Other CPUs go burst by burst (:func:`groups_by_bursts`): a burst of zeros costs one comparison, or one store.
+They squeeze the codes of a burst together and spread them again in a word of 64 bits, and fold eight codes to fields at
+a time.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
+from netoffload.codec import vectors
 from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
-from netoffload.codec.escapes import Coded, get_escapes, with_escapes
-from netoffload.codec.groups import (
-    GROUP,
-    LOW7,
-    ONES,
-    GroupDecoder,
-    GroupEncoder,
-    check_masks,
-    decode_each_half,
-    get_codes,
-    put_codes,
-    put_masks,
-)
-from netoffload.codec.plain import bounded_limits
+from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, with_escapes
+from netoffload.codec.scalar import LIMITS, MAGNITUDE_BITS, Limits, bounded_lane, decode_lane
+from netoffload.codec.vectors import I8, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
-from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
+from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
+from netoffload.compiled.jit import JIT_DISABLED, inline_kernel, inlined_with
 from netoffload.compiled.octets import (
     bit_length,
     clear_octets,
     load_u16,
+    load_u32,
     load_u64,
     popcount_u16,
+    popcount_u64,
+    store_u32,
     store_u64,
     u8,
 )
+
+GROUP: Final = 64
+"""Floats in a group."""
+
+BURSTS: Final = GROUP // LANES
 
 FIELD32: Final = 254
 FIELD16: Final = 255
@@ -62,12 +73,32 @@ _LOW16: Final = 0x0000FFFF0000FFFF
 _LOW32: Final = 0xFFFFFFFF
 _EVERY16: Final = 0x0001000100010001
 _EVERY32: Final = 0x0000000100000001
+GroupPutter: TypeAlias = Callable[[Uint8Array, int, int, Limits, Uint8Array, int], tuple[int, int, int, int]]
+"""Writes masks and fields: source, its place, floats (1 to 64), limits, target, its place. Returns their octets, and
+which floats are not 0, take 16 bits or more, and take 32. Of a group of zeros only the second result counts."""
+
+MaskReader: TypeAlias = Callable[[Uint8Array, int], tuple[int, int, int]]
+"""Reads the masks at a place: the burst mask, which of 64 floats are not 0, and whether every lane mask has a bit."""
+
+GroupGetter: TypeAlias = Callable[
+    [Uint8Array, int, tuple[int, int, int], np.float32, Uint8Array, int], tuple[int, int, int]
+]
+"""Stores the floats of the fields at a place, 0 for an escape: payload, place, (width, which floats are not 0, floats),
+unit8, target, its place. Returns which are escapes to 16 and to 32 bits, and whether a field needs all bits."""
+
+
+class Groups(NamedTuple):
+    """The primitives of an instruction set."""
+
+    put: GroupPutter
+    read_masks: MaskReader
+    get: GroupGetter
 
 
 @inlined_with
-def encode_packed_groups(
-    encode_group: GroupEncoder,
-    limits: tuple[int, ...],
+def encode(
+    put: GroupPutter,
+    limits: Limits,
     source: Uint8Array,
     source_at: int,
     count: int,
@@ -81,13 +112,13 @@ def encode_packed_groups(
     while done < count:
         lanes = min(GROUP, count - done)
         first = source_at + 4 * done
-        coded = encode_group(source, first, lanes, limits, target, at)
+        coded = _encode_group(put, source, first, lanes, limits, target, at)
         is_last = coded.codes > 0 and at + coded.octets > end
         if is_last:
             lanes = fitting_floats(target, at, lanes, end - at)
             if lanes == 0:
                 break
-            coded = encode_group(source, first, lanes, limits, target, at)
+            coded = _encode_group(put, source, first, lanes, limits, target, at)
         if coded.codes > 0:
             at += coded.octets
             run = 0
@@ -111,6 +142,16 @@ def encode_packed_groups(
     classes[2] += sixteens
     classes[3] += wholes
     return done, at - room.at
+
+
+@inlined_with
+def _encode_group(
+    put: GroupPutter, source: Uint8Array, first: int, lanes: int, limits: Limits, target: Uint8Array, at: int
+) -> Coded:
+    length, there, longs, wholes = put(source, first, lanes, limits, target, at)
+    if there == 0:
+        return Coded(0, 0, 0, 0)
+    return with_escapes(source, first, longs, wholes, target, at, at + length, popcount_u64(there))
 
 
 @inline_kernel
@@ -148,18 +189,17 @@ def fitting_floats(octets: Uint8Array, at: int, lanes: int, capacity: int) -> in
 
 
 @inlined_with
-def decode_packed_groups(
-    decode_group: GroupDecoder,
-    payload: Uint8Array,
-    payload_at: int,
-    available: int,
+def decode(
+    read_masks: MaskReader,
+    get: GroupGetter,
+    coded: Stretch,
     count: int,
     unit8: np.float32,
     target: Uint8Array,
     target_at: int,
 ) -> int:
     """``decode`` by groups and runs."""
-    at, end = payload_at, payload_at + available
+    payload, at, end = coded.octets, coded.at, coded.at + coded.length
     done = 0
     is_run_over = True
     while done < count:
@@ -178,13 +218,130 @@ def decode_packed_groups(
             done += floats
         else:
             lanes = min(GROUP, count - done)
-            length = decode_group(Stretch(payload, at, end - at), lanes, unit8, target, to)
+            length = _decode_group(read_masks, get, Stretch(payload, at, end - at), lanes, unit8, target, to)
             if length == MALFORMED:
                 return MALFORMED
             is_run_over = True
             at += length
             done += lanes
-    return at - payload_at
+    return at - coded.at
+
+
+@inlined_with
+def _decode_group(
+    read_masks: MaskReader,
+    get: GroupGetter,
+    coded: Stretch,
+    lanes: int,
+    unit8: np.float32,
+    target: Uint8Array,
+    target_at: int,
+) -> int:
+    """Read a group from the start of a stretch; return its octets or ``MALFORMED``."""
+    octets, at, end = coded.octets, coded.at, coded.at + coded.length
+    present, there, is_whole = read_masks(octets, at)
+    fields_at = at + 1 + popcount_u64(present)
+    width = int(u8(octets, fields_at) & (WIDTH_MAX - 1)) + 1
+    bits = popcount_u64(there) * width
+    fields_end = fields_at + fields_len(popcount_u64(there), width)
+    if not is_whole or fields_end > end or _fill_of(octets, fields_at, fields_end, bits):
+        return MALFORMED
+    if lanes == GROUP:  # as a constant, so that the compiler makes code without a rest
+        in16, in32, tops = get(octets, fields_at, (width, there, GROUP), unit8, target, target_at)
+    elif there >> lanes or present >> ((lanes + LANES - 1) // LANES):
+        return MALFORMED
+    else:
+        in16, in32, tops = get(octets, fields_at, (width, there, lanes), unit8, target, target_at)
+    if tops == 0 and width > 1:
+        return MALFORMED
+    return get_escapes(coded, fields_end, in16, in32, target, target_at)
+
+
+@inlined_with
+def decode_halves(
+    decode: Callable[..., int],
+    coded: Stretch,
+    count: int,
+    middle: Middle,
+    unit8: np.float32,
+    target: Uint8Array,
+    target_at: int,
+) -> int:
+    """``decode_halves``: one half after the other; each is a complete payload."""
+    first, floats = middle
+    octets, at = coded.octets, coded.at
+    if decode(octets, at, first, floats, unit8, target, target_at) != first:
+        return MALFORMED
+    to, left = target_at + 4 * floats, count - floats
+    rest = decode(octets, at + first, coded.length - first, left, unit8, target, to)
+    return MALFORMED if rest == MALFORMED else first + rest
+
+
+@inline_kernel
+def _fill_of(octets: Uint8Array, fields_at: int, fields_end: int, bits: int) -> int:
+    """Return the unused bits of the last octet of ``bits`` bits of fields; with a width of 8, of the width's octet."""
+    is_whole = u8(octets, fields_at) & (WIDTH_MAX - 1) == WIDTH_MAX - 1
+    fill_bits = -(WIDTH_BITS + bits) & 7
+    return u8(octets, fields_at if is_whole else fields_end - 1) >> (8 - fill_bits)
+
+
+if JIT_DISABLED:
+
+    def _octets(word: int) -> list[int]:
+        return [word >> 8 * lane & 0xFF for lane in range(LANES)]
+
+    def octets_there(word: int) -> int:
+        """Return which octets of a word are not 0, a bit each."""
+        return sum((octet != 0) << lane for lane, octet in enumerate(_octets(word)))
+
+    def sums_of_bits(word: int) -> int:
+        """Return a word of octets: how many bits are set in that octet of ``word`` and in those below it."""
+        return sum((word & (1 << 8 * lane + 8) - 1).bit_count() << 8 * lane for lane in range(LANES))
+
+    def fields_of(codes: int) -> int:
+        """Return the fields of eight codes, an octet each."""
+        return sum((2 * ((code & 127) - 1 & 127) + (code >> 7)) << 8 * lane for lane, code in enumerate(_octets(codes)))
+
+    def codes_of(fields: int) -> int:
+        """Return the codes of eight fields, an octet each."""
+        octets = enumerate(_octets(fields))
+        return sum(((field // 2 + 1) % 128 + (field & 1) * 128) << 8 * lane for lane, field in octets)
+
+else:
+    _OCTETS: Final = ir.VectorType(I8, LANES)
+
+    def _all(octet: int) -> ir.Constant:
+        return ir.Constant(_OCTETS, [octet] * LANES)
+
+    def _of_word(emit: Callable[[Builder, Value], Value]) -> Any:
+        """Return a function from a word to a word: eight octets side by side."""
+
+        @intrinsic
+        def of_word(typing_context: TypingContext, word: NumbaType) -> Intrinsic:
+            def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+                result = emit(builder, builder.bitcast(args[0], _OCTETS))
+                return builder.bitcast(result, I64) if result.type == _OCTETS else result
+
+            return types.int64(types.int64), codegen
+
+        return of_word
+
+    def _emit_fields(builder: Builder, codes: Value) -> Value:
+        less = builder.shl(builder.sub(builder.and_(codes, _all(127)), _all(1)), _all(1))
+        return builder.or_(less, builder.lshr(codes, _all(7)))
+
+    def _emit_codes(builder: Builder, fields: Value) -> Value:
+        magnitudes = builder.and_(builder.add(builder.lshr(fields, _all(1)), _all(1)), _all(127))
+        return builder.or_(magnitudes, builder.shl(fields, _all(7)))
+
+    def _emit_sums(builder: Builder, word: Value) -> Value:
+        counts = vectors.call(builder, "llvm.ctpop.v8i8", _OCTETS, word)
+        return builder.mul(builder.bitcast(counts, I64), I64(0x0101010101010101))
+
+    octets_there = _of_word(lambda b, word: vectors.bits_of_plane(b, b.icmp_unsigned("!=", word, _all(0))))
+    sums_of_bits = _of_word(_emit_sums)
+    fields_of = _of_word(_emit_fields)
+    codes_of = _of_word(_emit_codes)
 
 
 @inline_kernel
@@ -205,11 +362,10 @@ def _unfold(bits: int, width: int) -> int:
 
 
 @inline_kernel
-def _width_of(union: int) -> int:
-    """Return the least width of fields whose bitwise or is ``union``, an octet each."""
-    union |= union >> 32
-    union |= union >> 16
-    return bit_length((union | union >> 8) & 0xFF | 1)
+def _or_of_octets(word: int) -> int:
+    word |= word >> 32
+    word |= word >> 16
+    return (word | word >> 8) & 0xFF
 
 
 @inline_kernel
@@ -219,7 +375,7 @@ def _first(word: int, count: int) -> int:
 
 
 @inline_kernel
-def pack_codes(target: Uint8Array, at: int, codes: int) -> int:
+def _pack_codes(target: Uint8Array, at: int, codes: int) -> int:
     """Turn the codes behind ``at``, an octet each, into the width and fields; return the octets of width and fields.
 
     Eight fields of any width are whole octets. The width takes three bits, so each word of eight fields is shifted by
@@ -227,12 +383,10 @@ def pack_codes(target: Uint8Array, at: int, codes: int) -> int:
     """
     union = 0
     for first in range(0, codes, 8):
-        word = load_u64(target, at + 1 + first)
-        fields = (((word & LOW7) + LOW7) & LOW7) << 1 | (word >> 7) & ONES
-        fields = _first(fields, min(codes - first, 8))
+        fields = _first(fields_of(load_u64(target, at + 1 + first)), min(codes - first, 8))
         store_u64(target, at + 1 + first, fields)
         union |= fields
-    width = _width_of(union)
+    width = bit_length(_or_of_octets(union) | 1)
     below = width - 1
     if width == WIDTH_MAX:
         target[at] = below
@@ -245,104 +399,247 @@ def pack_codes(target: Uint8Array, at: int, codes: int) -> int:
 
 
 @inline_kernel
-def unpack_codes(payload: Stretch, lanes: int, target: Uint8Array, target_at: int) -> tuple[Stretch, int]:
-    """Turn the fields of a group into 8-bit codes; return the codes, and where the escapes begin.
-
-    The second result is ``MALFORMED`` if no encoder writes these masks and fields, or the octets end too early. The
-    codes are stored near the end of the group's floats: ``get_codes`` reads the codes of a burst before its floats
-    overwrite them.
-    """
-    octets, end = payload.octets, payload.at + payload.length
-    fields_at, codes = check_masks(payload, lanes)
-    codes_at = target_at + BURST_LEN * ((lanes + LANES - 1) // LANES) - 8 * ((codes + 7) // 8 + 1)
-    unpacked = Stretch(target, codes_at, codes)
-    if fields_at == MALFORMED or fields_at >= end:
-        return unpacked, MALFORMED
-    width = int(u8(octets, fields_at) & (WIDTH_MAX - 1)) + 1
-    fields_end = fields_at + fields_len(codes, width)
-    if fields_end > end or fill_of(octets, fields_at, fields_end, codes * width):
-        return unpacked, MALFORMED
-    at, shift = (fields_at + 1, 0) if width == WIDTH_MAX else (fields_at, WIDTH_BITS)
+def _unpack_codes(payload: Uint8Array, fields_at: int, width: int, codes: int, target: Uint8Array, at: int) -> int:
+    """Turn fields into codes, an octet each; return the bitwise or of the fields, in an octet."""
+    fields_at, shift = (fields_at + 1, 0) if width == WIDTH_MAX else (fields_at, WIDTH_BITS)
     union = 0
     for first in range(0, codes, 8):
-        fields = _unfold(load_u64(octets, at) >> shift, width)
+        fields = _unfold(load_u64(payload, fields_at) >> shift, width)
         union |= _first(fields, min(codes - first, 8))
-        store_u64(target, codes_at + first, (((fields >> 1) & LOW7) + ONES) & LOW7 | (fields & ONES) << 7)
-        at += width
-    return unpacked, fields_end if _width_of(union) == width else MALFORMED
+        store_u64(target, at + first, codes_of(fields))
+        fields_at += width
+    return _or_of_octets(union)
 
 
 @inline_kernel
-def encode_group(
-    source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
-) -> Coded:
-    """Write up to 64 floats as a group, for any CPU; the caller ignores the result of a group without codes."""
-    fields_at = put_masks(source, first, lanes, limits[0], target, at)
-    codes_end, longs, wholes = put_codes(source, first, lanes, limits, target, at, fields_at + 1)
-    codes = codes_end - fields_at - 1
-    cursor = fields_at + pack_codes(target, fields_at, codes)
-    return with_escapes(source, first, longs, wholes, target, at, cursor, codes)
+def _sum_below(sums: int, burst: int) -> int:
+    return sums << 8 >> 8 * burst & 0xFF
 
 
-@inline_kernel
-def fill_of(octets: Uint8Array, fields_at: int, fields_end: int, bits: int) -> int:
-    """Return the unused bits of the last octet of ``bits`` bits of fields; with a width of 8, of the width's octet."""
-    is_whole = u8(octets, fields_at) & (WIDTH_MAX - 1) == WIDTH_MAX - 1
-    fill_bits = -(WIDTH_BITS + bits) & 7
-    return u8(octets, fields_at if is_whole else fields_end - 1) >> (8 - fill_bits)
+class _Leaves(NamedTuple):
+    """What instruction sets do with a burst of a group; ``part`` is for less than eight floats."""
+
+    squeeze: Callable[[int, int], int]
+    spread: Callable[[int, int], int]
+    mask_burst: Callable[..., int]
+    mask_part: Callable[..., int]
+    code_burst: Callable[..., int]
+    code_part: Callable[..., int]
+    decode_burst: Callable[..., int]
 
 
-@inline_kernel
-def decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
-    """Read a group of up to 64 floats, for any CPU; ``unit8`` as in ``netoffload.codec.plain.decode_lane``."""
-    codes, escapes_at = unpack_codes(payload, lanes, target, target_at)
-    if escapes_at == MALFORMED:
-        return MALFORMED
-    in16, in32 = get_codes(payload, codes, lanes, unit8, target, target_at)
-    return get_escapes(payload, escapes_at, in16, in32, target, target_at)
+def groups_by_bursts(isa: Isa) -> Groups:
+    """Return primitives that handle one burst after the other."""
+    leaves = _interpreted_leaves() if JIT_DISABLED else _emitted_leaves(isa)
+    spread = leaves.spread
+
+    @inlined_with
+    def read_masks(payload: Uint8Array, at: int) -> tuple[int, int, int]:
+        present = u8(payload, at)
+        there = spread(load_u64(payload, at + 1), present)
+        return present, there, int(octets_there(there) == present)
+
+    return Groups(_putter(leaves), read_masks, _getter(leaves))
 
 
-@kernel
-def encode_packed(
-    source: Uint8Array,
-    source_at: int,
-    count: int,
-    bound_k: int,
-    target: Uint8Array,
-    target_at: int,
-    capacity: int,
-    classes: Int64Array,
-) -> tuple[int, int]:
-    """``encode_fit`` of ``packed``; see ``netoffload.codec.kernels``."""
-    room = Stretch(target, target_at, capacity)
-    return encode_packed_groups(encode_group, bounded_limits(bound_k), source, source_at, count, room, classes)
+def _putter(leaves: _Leaves) -> GroupPutter:
+    squeeze, _, mask_burst, mask_part, code_burst, code_part, _ = leaves
+
+    @inlined_with
+    def put(
+        source: Uint8Array, first: int, lanes: int, limits: Limits, target: Uint8Array, at: int
+    ) -> tuple[int, int, int, int]:
+        there = longs = wholes = 0
+        rest = lanes % LANES
+        if lanes == GROUP:  # as a constant, so that the compiler unrolls the bursts
+            for burst in range(BURSTS):
+                there |= mask_burst(source, first + BURST_LEN * burst, LANES, limits[0]) << LANES * burst
+        else:
+            for burst in range(lanes // LANES):
+                there |= mask_burst(source, first + BURST_LEN * burst, LANES, limits[0]) << LANES * burst
+            if rest:
+                there |= mask_part(source, first + 4 * (lanes - rest), rest, limits[0]) << lanes - rest
+        if there == 0:
+            return 0, 0, 0, 0
+        present = octets_there(there)
+        target[at] = present
+        store_u64(target, at + 1, squeeze(there, present))
+        fields_at = at + 1 + popcount_u16(present)
+        sums = sums_of_bits(there)
+        for burst in range(lanes // LANES):
+            mask = there >> LANES * burst & 0xFF
+            if mask:
+                to = fields_at + 1 + _sum_below(sums, burst)
+                planes = code_burst(source, first + BURST_LEN * burst, LANES, limits, mask, target, to)
+                longs |= (planes & 0xFF) << LANES * burst
+                wholes |= (planes >> 8) << LANES * burst
+        if rest:
+            mask, to = there >> lanes - rest & 0xFF, fields_at + 1 + _sum_below(sums, lanes // LANES)
+            planes = code_part(source, first + 4 * (lanes - rest), rest, limits, mask, target, to)
+            longs |= (planes & 0xFF) << lanes - rest
+            wholes |= (planes >> 8) << lanes - rest
+        return fields_at - at + _pack_codes(target, fields_at, sums >> 56 & 0xFF), there, longs, wholes
+
+    return put
 
 
-@kernel
-def decode_packed(
-    payload: Uint8Array,
-    payload_at: int,
-    available: int,
-    count: int,
-    unit8: np.float32,
-    target: Uint8Array,
-    target_at: int,
-) -> int:
-    """``decode`` of groups and runs; ``unit8`` (float32) is the weight of the 8-bit form's last bit, over 256."""
-    return decode_packed_groups(decode_group, payload, payload_at, available, count, unit8, target, target_at)
+def _getter(leaves: _Leaves) -> GroupGetter:
+    decode_burst = leaves.decode_burst
+
+    @inlined_with
+    def get(
+        payload: Uint8Array,
+        fields_at: int,
+        group: tuple[int, int, int],
+        unit8: np.float32,
+        target: Uint8Array,
+        target_at: int,
+    ) -> tuple[int, int, int]:
+        width, there, lanes = group
+        bursts, sums = (lanes + LANES - 1) // LANES, sums_of_bits(there)
+        codes = sums >> 56 & 0xFF
+        # The codes stand before the group's last floats: each burst's are read before its floats overwrite them.
+        codes_at = target_at + BURST_LEN * bursts - 8 * ((codes + 7) // 8 + 1)
+        union = _unpack_codes(payload, fields_at, width, codes, target, codes_at)
+        in16 = in32 = 0
+        for burst in range(bursts):
+            mask = there >> LANES * burst & 0xFF
+            if mask == 0:
+                clear_octets(target, target_at + BURST_LEN * burst, BURST_LEN)
+                continue
+            word = load_u64(target, codes_at + _sum_below(sums, burst))
+            escapes = decode_burst(word, mask, unit8, target, target_at + BURST_LEN * burst)
+            in16 |= (escapes & 0xFF) << LANES * burst
+            in32 |= (escapes >> 8) << LANES * burst
+        return in16, in32, union >> width - 1
+
+    return get
 
 
-@kernel
-def decode_packed_halves(
-    payload: Uint8Array,
-    payload_at: int,
-    available: int,
-    count: int,
-    middle: Middle,
-    unit8: np.float32,
-    target: Uint8Array,
-    target_at: int,
-) -> int:
-    """``decode_halves`` of groups and runs."""
-    whole = Stretch(payload, payload_at, available)
-    return decode_each_half(decode_packed, whole, count, middle, unit8, target, target_at)
+def _emitted_leaves(isa: Isa) -> _Leaves:
+    return _Leaves(
+        _mover(isa.squeeze),
+        _mover(isa.spread),
+        _masker(full=True),
+        _masker(full=False),
+        _coder(isa, full=True),
+        _coder(isa, full=False),
+        _decoder(isa),
+    )
+
+
+def _mover(move: Callable[[Builder, Value, Value], Value]) -> Callable[[int, int], int]:
+    @intrinsic
+    def moved(typing_context: TypingContext, word: NumbaType, mask: NumbaType) -> Intrinsic:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+            return move(builder, *args)
+
+        return types.int64(types.int64, types.int64), codegen
+
+    return moved
+
+
+def _masker(*, full: bool) -> Callable[[Uint8Array, int, int, int], int]:
+    @intrinsic
+    def mask_burst(
+        typing_context: TypingContext, source: NumbaType, at: NumbaType, floats: NumbaType, smallest: NumbaType
+    ) -> Intrinsic:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+            octets = vectors.octets_of(context, builder, signature.args[0], args[0])
+            there = None if full else vectors.lanes_below(builder, args[2], LANES)
+            magnitude = builder.and_(vectors.load_lanes(builder, octets, args[1], LANES, there), words(MAGNITUDE_BITS))
+            (limit,) = vectors.spread(builder, [args[3]])
+            return vectors.bits_of_plane(builder, builder.icmp_signed(">=", magnitude, limit))
+
+        return types.int64(source, types.int64, types.int64, types.int64), codegen
+
+    return mask_burst
+
+
+def _coder(isa: Isa, *, full: bool) -> Callable[[Uint8Array, int, int, Limits, int, Uint8Array, int], int]:
+    # Eight parameters: the first is Numba's.
+    @intrinsic
+    def code_burst(
+        typing_context: TypingContext,
+        source: NumbaType,
+        at: NumbaType,
+        floats: NumbaType,
+        limits: NumbaType,
+        mask: NumbaType,
+        target: NumbaType,
+        target_at: NumbaType,
+    ) -> Intrinsic:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+            source, target = (vectors.octets_of(context, builder, signature.args[i], args[i]) for i in (0, 5))
+            there = None if full else vectors.lanes_below(builder, args[2], LANES)
+            word = vectors.load_lanes(builder, source, args[1], LANES, there)
+            limits = [builder.extract_value(args[3], index) for index in range(len(LIMITS))]
+            planes, codes = vectors.bounded_octets(builder, word, limits)
+            vectors.store(builder, isa.squeeze(builder, builder.bitcast(codes, I64), args[4]), target, args[6])
+            longs, wholes = (vectors.bits_of_plane(builder, plane) for plane in planes[1:])
+            return builder.or_(longs, builder.shl(wholes, I64(8)))
+
+        arguments = (source, types.int64, types.int64, LIMITS, types.int64, target, types.int64)
+        return types.int64(*arguments), codegen
+
+    return code_burst
+
+
+def _decoder(isa: Isa) -> Callable[..., int]:
+    @intrinsic
+    def decode_burst(
+        typing_context: TypingContext,
+        codes: NumbaType,
+        mask: NumbaType,
+        unit8: NumbaType,
+        target: NumbaType,
+        target_at: NumbaType,
+    ) -> Intrinsic:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+            target = vectors.octets_of(context, builder, signature.args[3], args[3])
+            octets = ir.VectorType(I8, LANES)
+            codes = builder.bitcast(isa.spread(builder, args[0], args[1]), octets)
+            top = builder.shl(builder.zext(codes, WORDS), words(24))
+            vectors.store(builder, vectors.floats_of_tops8(builder, top, args[2]), target, args[4])
+            marks = (
+                builder.icmp_unsigned("==", codes, ir.Constant(octets, [mark] * LANES)) for mark in (ESCAPE16, ESCAPE32)
+            )
+            in16, in32 = (vectors.bits_of_plane(builder, mark) for mark in marks)
+            return builder.or_(in16, builder.shl(builder.and_(in32, args[1]), I64(8)))
+
+        return types.int64(types.int64, types.int64, types.float32, target, types.int64), codegen
+
+    return decode_burst
+
+
+def _interpreted_leaves() -> _Leaves:
+    """Return :func:`_emitted_leaves` without a compiler."""
+
+    def squeeze(word: int, mask: int) -> int:
+        there = [lane for lane in range(LANES) if mask >> lane & 1]
+        return sum((word >> 8 * lane & 0xFF) << 8 * at for at, lane in enumerate(there))
+
+    def spread(word: int, mask: int) -> int:
+        there = [lane for lane in range(LANES) if mask >> lane & 1]
+        return sum((word >> 8 * at & 0xFF) << 8 * lane for at, lane in enumerate(there))
+
+    def mask_burst(source: Uint8Array, at: int, floats: int, smallest: int) -> int:
+        magnitudes = [load_u32(source, at + 4 * lane) & MAGNITUDE_BITS for lane in range(floats)]
+        return sum(int(magnitude >= smallest) << lane for lane, magnitude in enumerate(magnitudes))
+
+    def code_burst(
+        source: Uint8Array, at: int, floats: int, limits: Limits, mask: int, target: Uint8Array, target_at: int
+    ) -> int:
+        coded = [bounded_lane(load_u32(source, at + 4 * lane), limits) for lane in range(floats)]
+        octets = [(code, code, ESCAPE16, ESCAPE32)[tag] & 0xFF for code, tag in coded]
+        store_u64(target, target_at, squeeze(sum(octet << 8 * lane for lane, octet in enumerate(octets)), mask))
+        return sum((tag >> 1) << lane | int(tag == 3) << 8 + lane for lane, (_, tag) in enumerate(coded))
+
+    def decode_burst(codes: int, mask: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
+        octets = [spread(codes, mask) >> 8 * lane & 0xFF for lane in range(LANES)]
+        for lane, octet in enumerate(octets):
+            store_u32(target, target_at + 4 * lane, decode_lane(octet, 1, unit8))
+        in16, in32 = (sum(int(octet == mark) << lane for lane, octet in enumerate(octets)) for mark in (0x80, 0))
+        return in16 | (in32 & mask) << 8
+
+    return _Leaves(squeeze, spread, mask_burst, mask_burst, code_burst, code_burst, decode_burst)

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from netoffload.codec_specs import SPECS, CodecId, Cut, Masked, Packed
+from netoffload.codec_specs import SPECS, CodecId, Cut, Packed
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
 from netoffload.errors import CodecError, UsageError
 
@@ -134,15 +134,6 @@ Lanes: TypeAlias = list[tuple[int, int]]
 
 
 def pack_groups(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
-    """Return the groups of a masked codec, from the tags and codes of ``bounded``."""
-    payload = b"".join(
-        _masks(lanes) + bytes((code, 0x80, 0x00)[tag - 1] for tag, code in lanes if tag) + _escapes(lanes)
-        for lanes in _groups(tags, codes)
-    )
-    return np.frombuffer(payload, np.uint8)
-
-
-def pack_widths(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
     """Return the groups and runs of a packed codec, from the tags and codes of ``bounded``."""
     payload = b""
     for is_empty, groups in itertools.groupby(_groups(tags, codes), lambda lanes: all(tag == 0 for tag, _ in lanes)):
@@ -176,13 +167,8 @@ def _escapes(lanes: Lanes) -> bytes:
     )
 
 
-def unpack_groups(payload: Uint8Array, count: int, *, have_widths: bool = False) -> tuple[Uint8Array, Uint32Array]:
-    """Return (tags, codes) of the ``count`` floats in groups.
-
-    Args:
-        payload: a result of :func:`pack_groups` or :func:`pack_widths`.
-        count: floats in the payload.
-        have_widths: the payload is from :func:`pack_widths`.
+def unpack_groups(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
+    """Return (tags, codes) of the ``count`` floats in groups and runs.
 
     Raises:
         CodecError: no encoder makes these octets of ``count`` floats.
@@ -197,15 +183,14 @@ def unpack_groups(payload: Uint8Array, count: int, *, have_widths: bool = False)
                 empty -= 1
                 continue
             present = next(octets)
-            if have_widths and present == 0:
+            if present == 0:
                 empty = next(octets)
                 continue
             masks = [next(octets) if present >> burst & 1 else 0 for burst in range(8)]
             there = [first + i for i in range(64) if masks[i // 8] >> i % 8 & 1]
             if there and there[-1] >= count:
                 raise CodecError("a lane beyond the last float has a code")
-            forms = _fields(octets, len(there)) if have_widths else [next(octets) for _ in there]
-            for lane, code in zip(there, forms, strict=True):
+            for lane, code in zip(there, _fields(octets, len(there)), strict=True):
                 codes[lane], tags[lane] = code, {0x80: 2, 0x00: 3}.get(code, 1)
             for tag, length in ((2, 2), (3, 4)):
                 for lane in there:
@@ -213,7 +198,7 @@ def unpack_groups(payload: Uint8Array, count: int, *, have_widths: bool = False)
                         codes[lane] = int.from_bytes(bytes(next(octets) for _ in range(length)), "little")
     except (StopIteration, RuntimeError) as error:  # inside a generator StopIteration becomes RuntimeError
         raise CodecError("payload ends inside a group") from error
-    wanted = (pack_widths if have_widths else pack_groups)(tags, codes).tobytes()
+    wanted = pack_groups(tags, codes).tobytes()
     if empty or payload.tobytes()[: len(wanted)] != wanted:
         raise CodecError("masks, widths or runs are not those of an encoder")
     if payload.size > len(wanted):
@@ -238,7 +223,7 @@ class Oracle:
     """The slow definition of a codec.
 
     ``encode`` and ``round_trip`` take (values, bound_k), ``decode`` takes (payload, count, bound_k). A codec with tags
-    or masks also has ``compress`` and ``decompress``, which make and read tags and codes. These two are fast enough to
+    or groups also has ``compress`` and ``decompress``, which make and read tags and codes. These two are fast enough to
     run on all float32 values.
     """
 
@@ -263,18 +248,15 @@ def tagged(
     )
 
 
-def masked(values: Oracle, *, have_widths: bool) -> Oracle:
-    """Return the oracle of a codec with masks, and perhaps widths, that has the same values as ``values``."""
+def packed(values: Oracle) -> Oracle:
+    """Return the oracle of a codec with groups that has the same values as ``values``."""
     assert values.compress is not None
     assert values.decompress is not None
     compress, decompress = values.compress, values.decompress
-    pack_all = pack_widths if have_widths else pack_groups
     return replace(
         values,
-        encode=lambda floats, bound_k: pack_all(*compress(floats, bound_k)),
-        decode=lambda payload, count, bound_k: decompress(
-            *unpack_groups(payload, count, have_widths=have_widths), bound_k
-        ),
+        encode=lambda floats, bound_k: pack_groups(*compress(floats, bound_k)),
+        decode=lambda payload, count, bound_k: decompress(*unpack_groups(payload, count), bound_k),
     )
 
 
@@ -321,8 +303,8 @@ def oracle_of(codec_id: CodecId) -> Oracle:
     form = SPECS[codec_id].form
     if type(form) is Cut:
         return truncating(form.bits)
-    if isinstance(form, Masked):
-        return masked(oracle_of(form.values), have_widths=isinstance(form, Packed))
+    if isinstance(form, Packed):
+        return packed(oracle_of(form.values))
     if codec_id not in ORACLES:
         raise UsageError(f"codec {SPECS[codec_id].name} has no oracle: add one to netoffload.codec.reference")
     return ORACLES[codec_id]

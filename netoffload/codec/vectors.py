@@ -1,45 +1,30 @@
-"""LLVM vector code that the AVX2 and the AVX-512 kernels share: eight lanes classified, coded and decoded at once.
+"""LLVM vector code that all kernels share: lanes classified, coded and decoded side by side.
 
-The functions take an llvmlite builder and emit instructions. A burst is ``<8 x i32>``, which LLVM keeps in one 256-bit
-register; two bursts, ``<16 x i32>``, fill a register of AVX-512. A *plane* is ``<8 x i1>`` or ``<16 x i1>``: plane 0,
-1, 2 says which lanes take at least 1, 2, 4 octets. So a lane's tag is the number of planes that have its bit.
+The functions take an llvmlite builder and emit instructions of LLVM's generic vectors, which become those of any CPU. A
+burst is ``<8 x i32>``: one 256-bit register of AVX2, two of SSE2 or NEON; two bursts fill a register of AVX-512. A
+*plane* is ``<8 x i1>`` or ``<16 x i1>``: plane 0, 1, 2 says which lanes take at least 1, 2, 4 octets. So a lane's tag
+is the number of planes that have its bit.
+
+An :class:`Isa` is what the CPUs do in different ways: to squeeze codes together and to spread them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy.typing as npt
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from netoffload.codec import plain
-from netoffload.codec.bursts import BURST_LEN, LANES
+from netoffload.codec.bursts import LANES
 from netoffload.codec.escapes import ESCAPE16, ESCAPE32
-from netoffload.codec.plain import MAGNITUDE_BITS, ONE_BITS, ROUNDS_TO_ONE
-from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.emitted import (
-    Builder,
-    Context,
-    Intrinsic,
-    LlvmType,
-    NumbaType,
-    Signature,
-    TypingContext,
-    Value,
-)
-from netoffload.compiled.jit import inline_kernel
+from netoffload.codec.scalar import MAGNITUDE_BITS, ONE_BITS, ROUNDS_TO_ONE
+from netoffload.compiled.emitted import Builder, Context, LlvmType, NumbaType, Value
 
 PlanesAndCodes: TypeAlias = tuple[list[Value], Value]
 
 Coder: TypeAlias = Callable[[Builder, Value, Sequence[Value]], PlanesAndCodes]
-"""Emits the code that turns lanes into planes and codes, given a codec's limits."""
-
-R = TypeVar("R")
-
-BurstCoder: TypeAlias = Callable[[Uint8Array, int, tuple[int, ...], Uint8Array, int], R]
-"""Encodes one burst, or two: source, its place, limits, target, its place."""
+"""Emits the code that turns lanes into planes and magnitudes of short codes, given a codec's limits."""
 
 I8: Final = ir.IntType(8)
 I16: Final = ir.IntType(16)
@@ -48,46 +33,26 @@ I64: Final = ir.IntType(64)
 F32: Final = ir.FloatType()
 WORDS: Final = ir.VectorType(I32, LANES)
 FLOATS: Final = ir.VectorType(F32, LANES)
-LIMITS: Final = {"inceptionn": (types.int64,) * 6, "bounded": (types.int64,) * 7}
-"""Types of a codec's limits and constants."""
-
-OCTETS: Final = ir.VectorType(I8, BURST_LEN)
-
-_ROUND_AS_SET: Final = 4
-"""Rounding operand of AVX-512: as the control register says, which is to nearest even by default."""
 
 
-def held(builder: Builder, number: Value) -> Value:
-    """Return an i64 that LLVM must keep in a general register, because its origin is hidden from LLVM."""
-    return builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [number], side_effect=False)
+class Isa(NamedTuple):
+    """The primitives of an instruction set.
 
-
-@intrinsic
-def _held(typing_context: TypingContext, number: NumbaType) -> Intrinsic:
-    """Return the number, with its value hidden from LLVM."""
-
-    def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-        return held(builder, args[0])
-
-    return types.int64(types.int64), codegen
-
-
-@inline_kernel
-def inceptionn_limits(bound_k: int) -> tuple[int, ...]:
-    """Return the limits of ``plain`` and the constants of a burst, to be computed before the loop.
-
-    LLVM loads a constant that it knows from memory for every burst, each time with an instruction of ten octets for the
-    address, although registers are free. It keeps a value that it does not know in a register.
+    Attributes:
+        put_bursts: emits the code that stores codes as bursts: octets, a place, planes and codes of one burst or two,
+            and the limits; returns [their length, how many lanes are in plane 1, and in plane 2].
+        get_tops: emits the code that loads the codes of a burst: octets, the place of its tag word, the tag word, and
+            the planes of lanes whose tag is 1, 2 and 3. Each code is in the top octets of its lane, above zeros.
+        squeeze: emits the code that moves those octets of a word together that have a bit in a mask of eight bits.
+        spread: emits the code that moves them back, with 0 between them.
+        bursts: how many bursts are coded at a time.
     """
-    from8, from16 = plain.inceptionn_limits(bound_k)
-    return from8, from16, _held(7 << 23), _held(plain.SCALE16), _held(24), _held(16)
 
-
-@inline_kernel
-def bounded_limits(bound_k: int) -> tuple[int, ...]:
-    """Like :func:`inceptionn_limits`, with the end of the hole (``plain.bounded_limits``)."""
-    from8, from16, hole_end, scale8 = plain.bounded_limits(bound_k)
-    return from8, from16, scale8, _held(plain.SCALE16), _held(24), _held(16), hole_end
+    put_bursts: Callable[[Builder, Value, Value, Sequence[Value], Value, Sequence[Value]], list[Value]]
+    get_tops: Callable[[Builder, Value, Value, Value, Sequence[Value]], Value]
+    squeeze: Callable[[Builder, Value, Value], Value]
+    spread: Callable[[Builder, Value, Value], Value]
+    bursts: int
 
 
 def words(*values: int, lanes: int = LANES) -> ir.Constant:
@@ -95,12 +60,73 @@ def words(*values: int, lanes: int = LANES) -> ir.Constant:
     return ir.Constant(ir.VectorType(I32, lanes), list(values) * (lanes // len(values)))
 
 
-def pointer(
-    context: Context, builder: Builder, array_type: NumbaType, array: Value, at: Value, pointee: LlvmType
-) -> Value:
-    """Return the address ``at`` octets into an array."""
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(builder.bitcast(data, I8.as_pointer()), [at]), pointee.as_pointer())
+def octets_of(context: Context, builder: Builder, kind: NumbaType, array: Value) -> Value:
+    """Return the address of an array's first octet."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(data, I8.as_pointer())
+
+
+def place(builder: Builder, octets: Value, at: Value, pointee: LlvmType) -> Value:
+    """Return the address ``at`` octets behind another."""
+    return builder.bitcast(builder.gep(octets, [at]), pointee.as_pointer())
+
+
+def load(builder: Builder, octets: Value, at: Value, kind: LlvmType) -> Value:
+    """Return what is ``at`` octets behind an address."""
+    return builder.load(place(builder, octets, at, kind), align=1)
+
+
+def store(builder: Builder, value: Value, octets: Value, at: Value) -> None:
+    """Store a value ``at`` octets behind an address."""
+    builder.store(value, place(builder, octets, at, value.type), align=1)
+
+
+def call(builder: Builder, name: str, result: ir.Type, *arguments: Value) -> Value:
+    """Call an intrinsic of LLVM."""
+    kinds = [argument.type for argument in arguments]
+    function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(result, kinds))
+    return builder.call(function, arguments)
+
+
+def load_lanes(builder: Builder, octets: Value, at: Value, lanes: int, there: Value | None) -> Value:
+    """Return floats as words; floats outside ``there`` are not read, and are 0."""
+    kind = ir.VectorType(I32, lanes)
+    if there is None:
+        return load(builder, octets, at, kind)
+    name = f"llvm.masked.load.v{lanes}i32.p0"
+    return call(builder, name, kind, place(builder, octets, at, kind), I32(1), there, words(0, lanes=lanes))
+
+
+def store_lanes(builder: Builder, value: Value, octets: Value, at: Value, there: Value | None) -> None:
+    """Store words, all of them or only those of the lanes ``there``."""
+    if there is None:
+        store(builder, value, octets, at)
+        return
+    name = f"llvm.masked.store.v{value.type.count}i32.p0"
+    call(builder, name, ir.VoidType(), value, place(builder, octets, at, value.type), I32(1), there)
+
+
+def lanes_below(builder: Builder, count: Value, lanes: int) -> Value:
+    """Return the mask of the first ``count`` of several lanes; ``count`` is 1 or more, and may exceed ``lanes``."""
+    bits = builder.lshr(I64(-1), builder.sub(I64(64), count))
+    return builder.bitcast(builder.trunc(bits, ir.IntType(lanes)), ir.VectorType(ir.IntType(1), lanes))
+
+
+def table(builder: Builder, name: str, rows: npt.NDArray[Any]) -> Value:
+    """Return the address of a table that is part of the compiled code."""
+    found = builder.module.globals.get(f"netoffload.{name}")
+    if found is None:
+        octets = rows.view("u1").reshape(-1)
+        kind = ir.ArrayType(I8, octets.size)
+        found = ir.GlobalVariable(builder.module, kind, f"netoffload.{name}")
+        found.linkage, found.global_constant, found.unnamed_addr, found.align = "internal", True, True, 64
+        found.initializer = ir.Constant(kind, bytearray(octets.tobytes()))
+    return builder.bitcast(found, I8.as_pointer())
+
+
+def entry(builder: Builder, rows: Value, index: Value, kind: LlvmType, size: int) -> Value:
+    """Return the entry of a table whose entries have ``size`` octets."""
+    return load(builder, rows, builder.mul(index, I64(size)), kind)
 
 
 def all_lanes(builder: Builder, value: Value, vector: LlvmType) -> Value:
@@ -110,44 +136,57 @@ def all_lanes(builder: Builder, value: Value, vector: LlvmType) -> Value:
     return builder.shuffle_vector(one, nothing, words(0, lanes=vector.count))
 
 
+def part(builder: Builder, whole: Value, number: int, lanes: int) -> Value:
+    """Return a run of ``lanes`` elements of a vector."""
+    order = words(*range(number * lanes, (number + 1) * lanes), lanes=lanes)
+    return builder.shuffle_vector(whole, ir.Constant(whole.type, ir.Undefined), order)
+
+
 def bits_of_plane(builder: Builder, plane: Value) -> Value:
     """Return a plane as the low bits of an i64, one per lane."""
     return builder.zext(builder.bitcast(plane, ir.IntType(plane.type.count)), I64)
 
 
-def inceptionn_codes(builder: Builder, word: Value, limits: Sequence[Value]) -> PlanesAndCodes:
-    """Return (planes, codes) as ``netoffload.codec.plain.inceptionn_lane`` defines them.
+def spread(builder: Builder, limits: Sequence[Value], lanes: int = LANES) -> list[Value]:
+    """Return a burst, or two, of each limit."""
+    return [all_lanes(builder, builder.trunc(limit, I32), ir.VectorType(I32, lanes)) for limit in limits]
+
+
+def inceptionn_magnitudes(builder: Builder, word: Value, limits: Sequence[Value]) -> PlanesAndCodes:
+    """Return (planes, magnitudes) as ``netoffload.codec.scalar.inceptionn_lane`` defines them.
 
     To cut bits off a fraction, the code multiplies it by 2**7 or 2**15 and converts it to an integer.
     """
     lanes = word.type.count
     magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
-    from8, from16, scale8, scale16, down8, down16 = spread(builder, limits, lanes)
+    from8, from16, scale8, scale16 = spread(builder, limits[:4], lanes)
     planes = [builder.icmp_signed(">=", magnitude, limit) for limit in (from8, from16, words(ONE_BITS, lanes=lanes))]
-    scale = builder.select(planes[1], scale16, scale8)
-    shift = builder.select(planes[1], down16, down8)
-    return planes, _codes(builder, word, planes, shift, _integer(builder, "cvtt", builder.add(magnitude, scale)))
+    scaled = builder.add(magnitude, builder.select(planes[1], scale16, scale8))
+    floats = builder.bitcast(scaled, ir.VectorType(F32, lanes))
+    # Of a float out of range LLVM makes poison, and ``freeze`` any integer: its class has no use for it.
+    integers = ir.instructions.Instruction(builder.block, word.type, "freeze", [builder.fptosi(floats, word.type)])
+    builder._insert(integers)
+    return planes, integers
 
 
-def bounded_codes(builder: Builder, word: Value, limits: Sequence[Value]) -> PlanesAndCodes:
-    """Return (planes, codes) as ``netoffload.codec.plain.bounded_lane`` defines them."""
+def bounded_magnitudes(builder: Builder, word: Value, limits: Sequence[Value]) -> PlanesAndCodes:
+    """Return (planes, magnitudes) as ``netoffload.codec.scalar.bounded_lane`` defines them."""
     lanes = word.type.count
     magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
-    from8, from16, scale8, scale16, down8, down16, hole_end = spread(builder, limits, lanes)
-    planes = _bounded_planes(builder, magnitude, from8, from16, hole_end)
-    scale = builder.select(planes[1], scale16, scale8)
-    shift = builder.select(planes[1], down16, down8)
-    return planes, _codes(builder, word, planes, shift, _integer(builder, "cvt", builder.add(magnitude, scale)))
+    from8, from16, scale8, scale16 = spread(builder, limits[:4], lanes)
+    planes = _bounded_planes(builder, magnitude, from8, from16, *spread(builder, limits[6:7], lanes))
+    scaled = builder.add(magnitude, builder.select(planes[1], scale16, scale8))
+    return planes, _nearest(builder, scaled)
 
 
 def bounded_octets(builder: Builder, word: Value, limits: Sequence[Value]) -> PlanesAndCodes:
     """Return (planes, an octet per lane): the 8-bit code or the mark of an escape; in class 0 it is arbitrary."""
     lanes = word.type.count
     magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
-    from8, from16, scale8, _, _, _, hole_end = spread(builder, limits, lanes)
+    from8, from16, scale8, hole_end = spread(builder, [*limits[:3], limits[6]], lanes)
     planes = _bounded_planes(builder, magnitude, from8, from16, hole_end)
     sign = builder.and_(builder.lshr(word, words(24, lanes=lanes)), words(0x80, lanes=lanes))
-    code = builder.or_(sign, _integer(builder, "cvt", builder.add(magnitude, scale8)))
+    code = builder.or_(sign, _nearest(builder, builder.add(magnitude, scale8)))
     escape = builder.select(planes[2], words(ESCAPE32, lanes=lanes), words(ESCAPE16, lanes=lanes))
     return planes, builder.trunc(builder.select(planes[1], escape, code), ir.VectorType(I8, lanes))
 
@@ -160,67 +199,62 @@ def _bounded_planes(builder: Builder, magnitude: Value, from8: Value, from16: Va
     return [in8, in16, builder.and_(in16, builder.icmp_unsigned(">=", beyond_hole, hole_len))]
 
 
-def spread(builder: Builder, limits: Sequence[Value], lanes: int = LANES) -> list[Value]:
-    """Return a burst, or two, of each limit."""
-    return [all_lanes(builder, builder.trunc(limit, I32), ir.VectorType(I32, lanes)) for limit in limits]
+def _nearest(builder: Builder, scaled: Value) -> Value:
+    """Return floats as integers, rounded to nearest even; a float out of range gives any integer."""
+    lanes = scaled.type.count
+    return call(
+        builder,
+        f"llvm.lrint.v{lanes}i32.v{lanes}f32",
+        scaled.type,
+        builder.bitcast(scaled, ir.VectorType(F32, lanes)),
+    )
 
 
-def _integer(builder: Builder, conversion: str, scaled: Value) -> Value:
-    """Convert floats to integers: ``cvtt`` cuts off, ``cvt`` rounds to nearest even.
-
-    A float out of range gives an arbitrary integer; LLVM's own ``fptosi`` would be undefined.
-    """
-    if scaled.type == WORDS:
-        name = f"llvm.x86.avx.{conversion}.ps2dq.256"
-        function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(WORDS, [FLOATS]))
-        return builder.call(function, [builder.bitcast(scaled, FLOATS)])
-    integers, floats = scaled.type, ir.VectorType(F32, scaled.type.count)
-    name = f"llvm.x86.avx512.mask.{conversion}ps2dq.512"
-    function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(integers, [floats, integers, I16, I32]))
-    arguments = [builder.bitcast(scaled, floats), words(0, lanes=integers.count), I16(0xFFFF), I32(_ROUND_AS_SET)]
-    return builder.call(function, arguments)
-
-
-def _codes(builder: Builder, word: Value, planes: Sequence[Value], shift: Value, magnitude: Value) -> Value:
-    """Return every lane's code in its class; a code of class 0 is arbitrary. ``shift`` moves the sign."""
-    sign = builder.lshr(builder.and_(word, words(1 << 31, lanes=word.type.count)), shift)
+def with_signs(
+    builder: Builder, word: Value, planes: Sequence[Value], magnitude: Value, limits: Sequence[Value]
+) -> Value:
+    """Return every lane's code in its class; a code of class 0 is arbitrary."""
+    sign8, sign16 = spread(builder, limits[4:6], word.type.count)
+    # Shifted by 24 bits, both places have the sign. (By 31 bits LLVM would make a mask, of which there are few.)
+    signs = builder.ashr(word, words(24, lanes=word.type.count))
+    sign = builder.and_(signs, builder.select(planes[1], sign16, sign8))
     return builder.select(planes[2], word, builder.or_(sign, magnitude))
 
 
-def units(builder: Builder, in8: Value | None, unit8: Value) -> Value:
-    """Return the weight of bit 0 of each lane for :func:`floats_of_tops`.
+def units(builder: Builder, in16: Value | None, unit8: Value, places: int, lanes: int = LANES) -> Value:
+    """Return the weight of bit 0 of each lane, where bit 0 of a 16-bit form weighs 2**``places``.
 
-    ``in8`` are the lanes with tag 1; ``unit8`` (float) is as in ``netoffload.codec.plain.decode_lane``. If ``in8`` is
-    None, both short forms have the same weight, as in ``inceptionn``, and ``unit8`` is ignored.
+    ``in16`` are the lanes with tag 2, and perhaps 3; if None, none. ``unit8`` (float) is as in
+    ``netoffload.codec.scalar.decode_lane``: the weight of bit 0 of an 8-bit form, over 256.
     """
-    unit16 = ir.Constant(FLOATS, [2.0**-31] * LANES)
-    if in8 is None:
-        return unit16
-    return builder.select(in8, all_lanes(builder, builder.fmul(unit8, F32(2.0**-16)), FLOATS), unit16)
+    floats = ir.VectorType(F32, lanes)
+    unit8 = all_lanes(builder, builder.fmul(unit8, F32(2.0 ** (15 + places))), floats)
+    return unit8 if in16 is None else builder.select(in16, ir.Constant(floats, [2.0**places] * lanes), unit8)
 
 
-def floats_of_tops(builder: Builder, top: Value, unit: Value, in32: Value) -> Value:
-    """Return the float bits of the codes as ``netoffload.codec.plain.decode_lane`` defines them.
+def floats_of_magnitudes(builder: Builder, magnitude: Value, word: Value, unit: Value) -> Value:
+    """Return the float bits of magnitudes, 0 or more, with the sign that ``word`` has; a magnitude of 0 gives +0.
+
+    The weight takes the sign. Adding +0 to the product turns a 0 of either sign into +0.
+    """
+    lanes, integers, floats = word.type.count, word.type, unit.type
+    sign = builder.and_(word, words(1 << 31, lanes=lanes))
+    signed = builder.bitcast(builder.or_(sign, builder.bitcast(unit, integers)), floats)
+    nothing = ir.Constant(floats, [0.0] * lanes)
+    # One instruction where the CPU has it. With 0 as the summand both ways round once.
+    small = call(builder, f"llvm.fmuladd.v{lanes}f32", floats, builder.sitofp(magnitude, floats), signed, nothing)
+    return builder.bitcast(small, integers)
+
+
+def floats_of_tops(builder: Builder, top: Value, unit: Value) -> Value:
+    """Return the float bits of short codes as ``netoffload.codec.scalar.decode_lane`` defines them.
 
     ``top`` has each code in the top octets of its lane and zeros below, so that sign and fraction of both short forms
-    begin at the same bit; a lane of class 0 is 0. The weight takes the sign. Adding +0 to the product turns a 0 of
-    either sign into +0. ``in32`` are the lanes with tag 3.
+    begin at the same bit; a lane of class 0 is 0.
     """
-    return builder.select(in32, top, _signed_product(builder, top, unit))
+    return floats_of_magnitudes(builder, builder.and_(top, words(MAGNITUDE_BITS, lanes=top.type.count)), top, unit)
 
 
 def floats_of_tops8(builder: Builder, top: Value, unit8: Value) -> Value:
     """Return the float bits of 8-bit codes in the top octets of their lanes; a magnitude of 0 gives +0."""
-    floats = ir.VectorType(F32, top.type.count)
-    unit = all_lanes(builder, builder.fmul(unit8, F32(2.0**-16)), floats)
-    return _signed_product(builder, top, unit)
-
-
-def _signed_product(builder: Builder, top: Value, unit: Value) -> Value:
-    lanes, integers, floats = top.type.count, top.type, unit.type
-    magnitude = builder.and_(top, words(MAGNITUDE_BITS, lanes=lanes))
-    sign = builder.and_(top, words(1 << 31, lanes=lanes))
-    signed = builder.bitcast(builder.or_(sign, builder.bitcast(unit, integers)), floats)
-    fused = builder.module.declare_intrinsic(f"llvm.fma.v{lanes}f32", fnty=ir.FunctionType(floats, [floats] * 3))
-    small = builder.call(fused, [builder.sitofp(magnitude, floats), signed, ir.Constant(floats, [0.0] * lanes)])
-    return builder.bitcast(small, integers)
+    return floats_of_tops(builder, top, units(builder, None, unit8, -31, top.type.count))

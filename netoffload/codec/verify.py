@@ -25,11 +25,9 @@ import numpy.typing as npt
 
 from netoffload.codec import Codec, get
 from netoffload.codec.bursts import LANES, TAGS_LEN
-from netoffload.codec.escapes import ESCAPE16, ESCAPE32
-from netoffload.codec.groups import GROUP
-from netoffload.codec.packed import FIELD16, FIELD32, RUN_MAX, WIDTH_BITS, WIDTH_MAX
+from netoffload.codec.packed import FIELD16, FIELD32, GROUP, RUN_MAX, WIDTH_BITS, WIDTH_MAX
 from netoffload.codec.reference import TAG_OCTETS
-from netoffload.codec_specs import Masked, Packed, Tagged
+from netoffload.codec_specs import Packed, Tagged
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
 from netoffload.compiled.pool import in_order
 from netoffload.config import check_bound_k
@@ -168,15 +166,6 @@ def packed(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
 def packed_groups(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
     """Return the octets of ``netoffload.codec.reference.pack_groups``, by whole-array operations."""
     all_tags, all_codes = _in_groups(tags), _in_groups(codes)
-    octets, kept = _masks(all_tags)
-    octets.append(np.where(all_tags == 1, all_codes, np.where(all_tags == 2, ESCAPE16, ESCAPE32)).astype(np.uint8))
-    kept.append(all_tags != 0)
-    return _kept(octets, kept, all_tags, all_codes)
-
-
-def packed_widths(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
-    """Return the octets of ``netoffload.codec.reference.pack_widths``, by whole-array operations."""
-    all_tags, all_codes = _in_groups(tags), _in_groups(codes)
     there = all_tags != 0
     fields = 2 * (all_codes & 127) - 2 + (all_codes >> 7)
     fields = np.where(all_tags == 1, fields, np.where(all_tags == 2, FIELD16, FIELD32))
@@ -226,12 +215,12 @@ def _kept(
     return columns[np.hstack([*kept, *escapes])]
 
 
-_WHOLE_ARRAYS: Final = {Tagged: packed, Masked: packed_groups, Packed: packed_widths}
+_WHOLE_ARRAYS: Final = {Tagged: packed, Packed: packed_groups}
 """The function that makes the payload from tags and codes, by the codec's form."""
 
 
 def _first_burst(codec: Codec, bound_k: int, words: Uint32Array) -> Mismatch:
-    step = GROUP if isinstance(codec.spec.form, Masked) else LANES
+    step = GROUP if isinstance(codec.spec.form, Packed) else LANES
     for at in range(0, words.size, step):
         values = words[at : at + step].view(np.float32)
         wanted, got = codec.oracle.encode(values, bound_k), codec.encode(values, bound_k)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from netoffload.collectives.operations import Operation
+from netoffload.collectives.operations import Operation, apply
 from netoffload.collectives.schedule import Span
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CollectiveError
@@ -236,3 +236,21 @@ class Exchange(Protocol):
     def close(self) -> None:
         """End all channels."""
         ...
+
+
+def combine(exchange: Exchange, operation: Operation, target: Float32Array, incoming: Float32Array) -> None:
+    """Do :func:`apply`, and count its time."""
+    watch = exchange.stopwatch
+    start_s = watch.now_s()
+    apply(operation, target, incoming)
+    watch.reduce_s += watch.now_s() - start_s
+
+
+def quantise_own(exchange: Exchange, quantise: Quantise | None, values: Float32Array) -> None:
+    """Round a block that this rank owns as NICs round it on its way to the others, and count the time."""
+    if quantise is None or not values.size:
+        return
+    watch = exchange.stopwatch
+    start_s = watch.now_s()
+    quantise(values)
+    watch.codec_s += watch.now_s() - start_s

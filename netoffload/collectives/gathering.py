@@ -24,8 +24,8 @@ from typing import Final
 import numpy as np
 
 from netoffload.collectives.announcement import Announcement, Call, disagreement, pairs_of
-from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Gathering, Quantise
-from netoffload.collectives.operations import Operation, combine, quantise_own
+from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Gathering, Quantise, combine, quantise_own
+from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import partition
 from netoffload.collectives.transfer import Piece, aborting_on_error, move_all
 from netoffload.compiled.arrays import Float32Array

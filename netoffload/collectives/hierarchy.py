@@ -19,8 +19,17 @@ import math
 from collections.abc import Sequence
 
 from netoffload.collectives.announcement import Announcement, Call, meet
-from netoffload.collectives.exchange import Channel, Exchange, Gathering, Meeting, Quantise, RingRound, Stopwatch
-from netoffload.collectives.operations import Operation, quantise_own
+from netoffload.collectives.exchange import (
+    Channel,
+    Exchange,
+    Gathering,
+    Meeting,
+    Quantise,
+    RingRound,
+    Stopwatch,
+    quantise_own,
+)
+from netoffload.collectives.operations import Operation
 from netoffload.collectives.ring import CHUNK_FLOATS, allgather_round, allreduce_round, reduce_scatter_round
 from netoffload.collectives.schedule import partition
 from netoffload.collectives.transfer import aborting_on_error, octets_of

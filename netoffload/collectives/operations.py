@@ -1,4 +1,4 @@
-"""The operations of reductions, and the two steps of arithmetic that every algorithm makes: combine and round."""
+"""The operations of reductions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:  # exchange imports this module
-    from netoffload.collectives.exchange import Exchange, Quantise
+if TYPE_CHECKING:
     from netoffload.compiled.arrays import Float32Array
 
 
@@ -33,21 +32,3 @@ def apply(operation: Operation, target: Float32Array, incoming: Float32Array) ->
     """Replace ``target`` by target ∘ incoming. A NaN in either stays one, for MAX and MIN as well."""
     with np.errstate(all="ignore"):  # infinities and overflow are the caller's data: no warning
         _UFUNCS[operation](target, incoming, out=target)
-
-
-def combine(exchange: Exchange, operation: Operation, target: Float32Array, incoming: Float32Array) -> None:
-    """Do :func:`apply`, and count its time."""
-    watch = exchange.stopwatch
-    start_s = watch.now_s()
-    apply(operation, target, incoming)
-    watch.reduce_s += watch.now_s() - start_s
-
-
-def quantise_own(exchange: Exchange, quantise: Quantise | None, values: Float32Array) -> None:
-    """Round a block that this rank owns as NICs round it on its way to the others, and count the time."""
-    if quantise is None or not values.size:
-        return
-    watch = exchange.stopwatch
-    start_s = watch.now_s()
-    quantise(values)
-    watch.codec_s += watch.now_s() - start_s

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from netoffload.collectives.announcement import Announcement, Call, meet
-from netoffload.collectives.exchange import Exchange
-from netoffload.collectives.operations import Operation, combine
+from netoffload.collectives.exchange import Exchange, combine
+from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import allreduce_walk, partition
 from netoffload.collectives.transfer import aborting_on_error, move_all
 from netoffload.compiled.arrays import Float32Array, Uint8Array

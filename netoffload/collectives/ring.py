@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from netoffload.collectives.announcement import Announcement, Call, counts_in_words, meet
-from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise, RingRound, Vector
-from netoffload.collectives.operations import Operation, combine, quantise_own
+from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise, RingRound, Vector, combine, quantise_own
+from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import (
     Span,
     allgather_walk,

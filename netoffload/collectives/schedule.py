@@ -53,6 +53,11 @@ def allgather_walk(rank: int, size: int) -> list[int]:
     return [(rank - step) % size for step in range(size)]
 
 
+def ring_octets(octets: float, size: int) -> float:
+    """Return the octets that a rank of a ring sends to sum a vector: 2(p-1)/p of it, if all blocks are equal."""
+    return 2 * (size - 1) * octets / size
+
+
 @dataclass(frozen=True)
 class Branch:
     """A position's place in a tree: its parent (None: it is the root), and its children in order."""

@@ -8,8 +8,8 @@ chain and short ones a binomial tree.
 from __future__ import annotations
 
 from netoffload.collectives.announcement import Announcement, Call, check_root, meet
-from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise
-from netoffload.collectives.operations import Operation, combine, quantise_own
+from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise, combine, quantise_own
+from netoffload.collectives.operations import Operation
 from netoffload.collectives.ring import CHUNK_FLOATS
 from netoffload.collectives.schedule import Branch, binomial, chain
 from netoffload.collectives.transfer import aborting_on_error, octets_of

@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 
 from netoffload.collectives.announcement import Announcement, Call, check_root, counts_in_words, meet
-from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange
-from netoffload.collectives.operations import Operation, combine
+from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, combine
+from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import Branch
 from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of, send_all
 from netoffload.collectives.tree import pass_down

@@ -40,3 +40,9 @@ Codegen: TypeAlias = Callable[[Context, Builder, Signature, list[Value]], Value]
 
 Intrinsic: TypeAlias = tuple[Signature, Codegen]
 """The result of a function that is decorated with ``@intrinsic``."""
+
+
+def held(builder: Builder, number: Value) -> Value:
+    """Return an i64 that LLVM must keep in a general register, because its origin is hidden from LLVM."""
+    word = ir.IntType(64)
+    return builder.asm(ir.FunctionType(word, [word]), "", "=r,0", [number], side_effect=False)

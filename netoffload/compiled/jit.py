@@ -51,7 +51,12 @@ def _sources_digest() -> str:
         daemon = package.parent / "netoffload_daemon"
     digest = hashlib.sha256(f"{numba.__version__} {os.environ.get(ENV_KERNEL, '')}".encode())
     folders = [package / name for name in ("compiled", "wire", "codec", "engine", "compressors")]
-    names = ("codec_specs.py", "collectives/operations.py", "transport/loop_port.py", "transport/chunks.py")
+    names = (
+        "codec_specs.py",
+        "collectives/operations.py",
+        "transport/rounds/loop_port.py",
+        "transport/wiring/chunks.py",
+    )
     files = tuple(package / name for name in names)
     for path in (*files, *(path for folder in (*folders, daemon) for path in sorted(folder.glob("*.py")))):
         digest.update(path.name.encode() + path.read_bytes())

@@ -49,7 +49,7 @@ class Nic(Compressor):
     """A codec of the NIC.
 
     Attributes:
-        codec: inceptionn, bounded, truncate16, truncate22, truncate24, sparse, packed or none.
+        codec: inceptionn, bounded, truncate16, truncate22, truncate24, packed or none.
         bound: the error bound is 2^-bound, 1..16.
 
     Raises:
@@ -62,7 +62,7 @@ class Nic(Compressor):
     name: ClassVar[str] = "nic"
     method_id: ClassVar[MethodId] = MethodId.NIC
     unbiased: ClassVar[bool] = False
-    variants: ClassVar[tuple[str, ...]] = ("codec=bounded", "codec=sparse", "codec=packed", "codec=truncate16")
+    variants: ClassVar[tuple[str, ...]] = ("codec=bounded", "codec=packed", "codec=truncate16")
 
     def __post_init__(self) -> None:
         """Refuse an unknown codec and a bound out of range."""

@@ -39,7 +39,6 @@ METHODS: Final[tuple[type[Compressor], ...]] = (
 ALIASES: Final[dict[str, str]] = {
     "inceptionn": "nic:codec=inceptionn",
     "bounded": "nic:codec=bounded",
-    "sparse": "nic:codec=sparse",
     "packed": "nic:codec=packed",
     "16b-T": "nic:codec=truncate16",
     "22b-T": "nic:codec=truncate22",

@@ -7,8 +7,7 @@ frame. Both kinds use the same header, so a frame that crosses unchanged is writ
             host's stack hands over large segments of up to 64 KiB and computes no checksums
 ``packet``  the wire's side: a packet socket bound to one interface (a veth end, a real card). It is the host's side
             too if the host's device is a veth pair
-``qdisc``   whether an interface has tc filters
-``mtu``     the MTU of an interface, watched (both ask the kernel through ``rtnetlink``)
+``mtu``     the MTU of an interface, watched
 ``netns``   entering a network namespace for the time it takes to open a device there
 
 The descriptors are non-blocking; the compiled loop ``netoffload_daemon.loop`` reads and writes them.

@@ -1,32 +1,32 @@
 """The MTU of an interface, watched: if it shrinks while a NIC runs, the NIC must make smaller frames from then on.
 
-The kernel announces changes on a netlink socket (group ``RTNLGRP_LINK``) that is opened in the interface's namespace.
-This needs no rights, so the watch works after the process has given up root. The watch also asks for the MTU: at the
-start, in case it changed before the socket was open, and after the kernel had to drop messages.
+The kernel announces changes of links on a netlink socket (group ``RTNLGRP_LINK``) that is opened in the interface's
+namespace. The watch takes an announcement as a reason to ask for the MTU, and does not read it: so it does not matter
+which link changed, or whether the kernel had to drop announcements. To ask needs no rights, so the watch works after
+the process has given up root.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import select
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Callable
 from typing import Final
 
-from netoffload.devices import rtnetlink
 from netoffload.devices.netns import in_netns
 from netoffload.errors import DeviceError
 
-# linux/rtnetlink.h, linux/if_link.h
-_RTM_NEWLINK: Final = 16
-_RTM_GETLINK: Final = 18
+# linux/rtnetlink.h, linux/sockios.h
 _RTMGRP_LINK: Final = 1
-_IFINFOMSG: Final = struct.Struct("=BxHiII")
-_IFLA_MTU: Final = 4
+_SIOCGIFNAME: Final = 0x8910
+_SIOCGIFMTU: Final = 0x8921
+_IFREQ: Final = struct.Struct("16si20x")
 
 
 class MtuWatch:
@@ -44,12 +44,15 @@ class MtuWatch:
             DeviceError: no such interface or namespace.
         """
         self._tell = tell
-        with in_netns(netns):
+        with contextlib.ExitStack() as stack, in_netns(netns):
             try:
                 self._index = socket.if_nametoindex(name)
-                self._sock = rtnetlink.open_rtnetlink(_RTMGRP_LINK)
+                kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+                self._sock = stack.enter_context(socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE))
+                self._sock.bind((0, _RTMGRP_LINK))
             except OSError as error:
                 raise DeviceError(f"the MTU of {name} cannot be watched: {error.strerror}") from error
+            stack.pop_all()
         self._stopped = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._watch, name="mtu", daemon=True)
 
@@ -66,25 +69,20 @@ class MtuWatch:
         os.close(self._stopped)
 
     def _watch(self) -> None:
-        self._ask()
         while True:
+            with contextlib.suppress(OSError):  # the interface is gone: the NIC keeps the last MTU
+                self._tell(self._ask())
             ready = select.select([self._sock.fileno(), self._stopped], [], [])[0]
             if self._stopped in ready:
                 return
             try:
-                self._hear(self._sock.recv(rtnetlink.REPLY_LEN_MAX))
+                while self._sock.recv(1):  # the rest of an announcement is dropped with its beginning
+                    pass
             except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    return  # the NIC keeps the last MTU
-                self._ask()
+                if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
+                    return
 
-    def _ask(self) -> None:
-        body = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, self._index, 0, 0)
-        self._sock.send(rtnetlink.request(_RTM_GETLINK, rtnetlink.REQUEST, body))
-
-    def _hear(self, octets: bytes) -> None:
-        for kind, body in rtnetlink.messages(octets):
-            if kind == _RTM_NEWLINK and _IFINFOMSG.unpack_from(body)[2] == self._index:
-                for attribute, value in rtnetlink.attributes(body[_IFINFOMSG.size :]):
-                    if attribute == _IFLA_MTU:
-                        self._tell(int.from_bytes(value, sys.byteorder))
+    def _ask(self) -> int:
+        """Return the MTU; every socket of a namespace answers for its interfaces, whatever they are called by now."""
+        request = fcntl.ioctl(self._sock, _SIOCGIFNAME, _IFREQ.pack(b"", self._index))
+        return int(_IFREQ.unpack(fcntl.ioctl(self._sock, _SIOCGIFMTU, request))[1])

@@ -12,9 +12,8 @@ import numpy as np
 from netoffload import codec
 from netoffload.codec.bursts import LANES
 from netoffload.codec.escapes import ESCAPE16, ESCAPE32
-from netoffload.codec.groups import GROUP
-from netoffload.codec.packed import WIDTH_BITS, WIDTH_MAX
-from netoffload.codec_specs import TAGGED, Masked, Packed
+from netoffload.codec.packed import GROUP, WIDTH_BITS, WIDTH_MAX
+from netoffload.codec_specs import TAGGED, Packed
 from netoffload.config import BOUND_K_MIN
 from netoffload.errors import CodecError
 
@@ -45,10 +44,9 @@ def of_payload(codec_id: int, payload: bytes, count: int, mark: tuple[int, int])
     if chosen is None:
         return None
     half_bursts, half_len = mark
-    if isinstance(chosen.spec.form, Masked):
-        is_packed = isinstance(chosen.spec.form, Packed)
-        first = _of_groups(payload[:half_len], LANES * half_bursts, is_packed)
-        second = _of_groups(payload[half_len:], count - LANES * half_bursts, is_packed)
+    if isinstance(chosen.spec.form, Packed):
+        first = _of_groups(payload[:half_len], LANES * half_bursts)
+        second = _of_groups(payload[half_len:], count - LANES * half_bursts)
         none, eight, sixteen, whole = (sum(both) for both in zip(first, second, strict=True))
         return none, eight, sixteen, whole
     if chosen.encode(np.zeros(LANES * half_bursts, np.float32), BOUND_K_MIN).size != half_len:
@@ -76,12 +74,12 @@ def _of_bursts(payload: bytes, count: int, mark: tuple[int, int]) -> Classes:
     return none, eight, sixteen, whole
 
 
-def _of_groups(payload: bytes, count: int, is_packed: bool) -> Classes:
+def _of_groups(payload: bytes, count: int) -> Classes:
     """Return the classes of the groups and runs of one half, or of a payload without a mark."""
     at = done = floats = sixteen = whole = 0
     may_run = True
     while done < count:
-        if is_packed and payload.startswith(b"\0", at):
+        if payload.startswith(b"\0", at):
             groups = int.from_bytes(payload[at + 1 : at + 2], "little") + 1
             if not may_run or GROUP * (groups - 1) >= count - done:
                 raise CodecError("runs are not those of an encoder")
@@ -89,7 +87,7 @@ def _of_groups(payload: bytes, count: int, is_packed: bool) -> Classes:
             at, done = at + 2, done + GROUP * groups
         else:
             there, at = _floats_there(payload, at, min(GROUP, count - done))
-            codes, at = _codes_of_fields(payload, at, there) if is_packed else (payload[at : at + there], at + there)
+            codes, at = _codes_of_fields(payload, at, there)
             long, longest = codes.count(ESCAPE16), codes.count(ESCAPE32)
             at += 2 * long + 4 * longest
             floats, sixteen, whole = floats + there, sixteen + long, whole + longest

@@ -35,13 +35,11 @@ local GROUP = 64
 local TAG_OF_CODE = { [0x80] = 2, [0x00] = 3 }
 local WIDTH_BITS, WIDTH_MAX = 3, 8
 -- Tables by a codec's number: its name; for codecs with tags, the weight of the last bit of the 8-bit form, 2^-(places + per_k k);
--- for codecs with masks, the number of the codec with tags that has the same values, and whether groups have a width, and runs; for
--- the others, how many bits they keep.
+-- for codecs with groups, the number of the codec with tags that has the same values; for the others, how many bits they keep.
 -- scripts/generate makes what follows from netoffload/codec_specs.py.
-local CODECS = { [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24", [6] = "sparse", [7] = "packed" }
+local CODECS = { [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24", [7] = "packed" }
 local PLACES8 = { [1] = { places = 7, per_k = 0 }, [2] = { places = -1, per_k = 1 } }
-local MASKED = { [6] = 2, [7] = 2 }
-local PACKED = { [7] = true }
+local PACKED = { [7] = 2 }
 local KEPT_BITS = { [0] = 32, [3] = 16, [4] = 10, [5] = 8 }
 -- end of what scripts/generate makes
 
@@ -355,12 +353,9 @@ local function decode_group(bursts, at, stop, floats, block, lanes, classes)
     there, at = read_masks(bursts, at, stop, floats)
     if not there then
         return nil
-    elseif PACKED[block.codec] then
-        codes, at = read_fields(bursts, at, stop, #there)
-    else
-        codes, at = bursts:sub(at, at + #there - 1), at + #there
     end
-    if not codes or at - 1 > stop then
+    codes, at = read_fields(bursts, at, stop, #there)
+    if not codes then
         return nil
     end
     local octets, tags = {}, {}
@@ -375,7 +370,7 @@ local function decode_group(bursts, at, stop, floats, block, lanes, classes)
                 if at - 1 > stop then
                     return nil
                 end
-                octets[place] = decode_lane(tag, source, from, MASKED[block.codec], block.bound_k)
+                octets[place] = decode_lane(tag, source, from, PACKED[block.codec], block.bound_k)
                 tags[place] = tag
             end
         end
@@ -401,17 +396,17 @@ local function decode_run(bursts, at, left, lanes, classes)
     return groups
 end
 
--- Decode the groups and runs of a codec with masks: the floats' octets and how many floats each tag has, or nil. Each half of a
+-- Decode the groups and runs of a codec with groups: the floats' octets and how many floats each tag has, or nil. Each half of a
 -- block with a mark begins with a group or a run, and ends with its last float. No run follows another one, because the longest run,
 -- 256 groups, fills a block.
-local function decode_masked(bursts, count, block)
+local function decode_groups(bursts, count, block)
     local lanes, classes, at = {}, { [0] = 0, 0, 0, 0 }, 1
     local halves = { { LANES * block.half_bursts, block.half_len }, { count - LANES * block.half_bursts, #bursts } }
     for _, half in ipairs(halves) do
         local left, stop, may_run = half[1], half[2], true
         while left > 0 do
             local groups = 1
-            if PACKED[block.codec] and at < stop and bursts:byte(at) == 0 then
+            if at < stop and bursts:byte(at) == 0 then
                 groups = may_run and decode_run(bursts, at, left, lanes, classes)
                 at, may_run = at + 2, false
             else
@@ -453,8 +448,8 @@ local function decode(block, payload)
     local octets, classes
     if PLACES8[block.codec] then
         octets, classes = decode_tagged(bursts, floats_len / 4, block)
-    elseif MASKED[block.codec] then
-        octets, classes = decode_masked(bursts, floats_len / 4, block)
+    elseif PACKED[block.codec] then
+        octets, classes = decode_groups(bursts, floats_len / 4, block)
     elseif KEPT_BITS[block.codec] and block.half_len == block.half_bursts * KEPT_BITS[block.codec] then
         octets = decode_fixed(bursts, floats_len / 4, KEPT_BITS[block.codec])
     end

@@ -5,7 +5,7 @@
     nic.from_host   transmit ─► forms ─► pack, blocks ─► encapsulation ──► wire   a tagged segment becomes blocks
                            └──► plain ─────────────────────────────────► wire   or stays a segment
     nic.from_clock  lent ──► plain ─────────────────────────────────────► wire   octets that the host never sends again
-    nic.from_wire   unwrap ─► inspect ─► note ─► take ─► finish ──► host          blocks become one large segment again
+    nic.from_wire   unwrap ─► find_block ─► note ─► take ─► finish ─► host       blocks become one large segment again
 
 ``nic`` holds the state of one NIC and these calls. Its callers are the daemon's loop, the fuzzers and ``pair`` (two
 NICs back to back in memory); they call nothing below it.

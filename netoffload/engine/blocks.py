@@ -104,6 +104,25 @@ class Piece(NamedTuple):
     number: int
 
 
+class Room(NamedTuple):
+    """What ``transmit`` writes, and where it takes random numbers from.
+
+    Attributes:
+        wire: uint8[transmit.WIRE_BUFFER_LEN] for the wire frames, each with its own virtio-net header.
+        spans: int64[pack.MAX_WIRE_FRAMES, 2]: start and length of each wire frame in ``wire``. For a bundle
+            (``encapsulation.is_bundle``), start and length of each of its pieces.
+        random: int64[1 + transmit.RANDOM_WORDS]: how many are used, then random words of 32 bits.
+        agenda: int64[AGENDA_FIELDS] of ``lent``.
+        questions: int64[QUESTIONS_LEN] of ``promises``.
+    """
+
+    wire: Uint8Array
+    spans: Int64Array
+    random: Int64Array
+    agenda: Int64Array
+    questions: Int64Array
+
+
 @inline_kernel
 def proof_of(nonce: int, seq: int) -> int:
     """Return 16 bits that only the path of a connection can know, for the unused checksum of a block's TCP header.

@@ -43,8 +43,8 @@ from netoffload.wire import capability, tcp, vnet
 from netoffload.wire.offload import BLOCK_VERSION
 
 if TYPE_CHECKING:
+    from netoffload.engine.blocks import Room
     from netoffload.engine.flows import FlowKey, FlowTable
-    from netoffload.engine.transmit import Room
 
 OFFERS_MAX: Final = 2
 """A lost SYN is sent again after 1 s, then 2, then 4 (RFC 6298): where options are dropped, connecting takes 3 s."""

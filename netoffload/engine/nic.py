@@ -30,24 +30,24 @@ from netoffload.compiled.syscalls import MUTEX_WORDS, mutex_lock, mutex_unlock
 from netoffload.config import BOUND_K_DEFAULT, TOS_COMPRESS, TOS_MASK
 from netoffload.engine import lent, network, promises
 from netoffload.engine.authentication import Authenticator
-from netoffload.engine.blocks import EngineSettings
-from netoffload.engine.counters import make_counters
+from netoffload.engine.block_view import find_block, is_ours, is_runt
+from netoffload.engine.blocks import EngineSettings, Room
+from netoffload.engine.counters import Counter, make_counters
 from netoffload.engine.encapsulation import CURSOR_FIELDS, FRAME_AT, FRAME_LEN, HEADERS_LEN, unwrap
-from netoffload.engine.flows import NOT_FOUND, make_flows
+from netoffload.engine.flows import NOT_FOUND, find, key_of, make_flows, reversed_key
 from netoffload.engine.lent import AGENDA_FIELDS, LOOK_AT_NS
 from netoffload.engine.pack import MAX_WIRE_FRAMES
 from netoffload.engine.receive import (
-    CROSSES,
-    DROPPED,
     HOST_SEGMENT_LEN,
     PENDING_FIELDS,
     continues,
     finish,
-    inspect,
-    note,
+    note_block,
+    note_frame,
+    sender_of,
     take,
 )
-from netoffload.engine.transmit import RANDOM_WORDS, Room, transmit
+from netoffload.engine.transmit import RANDOM_WORDS, transmit
 from netoffload.wire import capability
 
 REBUILT_BATCH: Final = 4
@@ -309,22 +309,32 @@ def from_wire(nic: NicState, frame: Uint8Array, length: int, now_ns: int) -> int
         length: octets in ``frame``.
         now_ns: the time.
     """
-    ip_len = network.find_ip_len(frame, length)
-    kind = inspect(nic.settings.rx_mac, frame, length, ip_len, nic.flows, nic.counters, nic.pending)
-    if kind == DROPPED:
-        return REFUSED
-    mutex_lock(nic.lock.ctypes.data)
-    left = note(nic.settings.ways, frame, length, ip_len, now_ns, nic.flows, nic.counters, nic.pending)
-    mutex_unlock(nic.lock.ctypes.data)
-    if kind == CROSSES:
+    flows, counters, ip_len = nic.flows, nic.counters, network.find_ip_len(frame, length)
+    if not is_ours(frame, length, ip_len):
+        slot = NOT_FOUND
+        if network.is_tcp(frame, length, ip_len):
+            slot = find(flows, reversed_key(key_of(frame, ip_len, network.IP_AT + ip_len)))
+        mutex_lock(nic.lock.ctypes.data)
+        left = note_frame(nic.settings.ways, frame, length, ip_len, slot, now_ns, flows, counters)
+        mutex_unlock(nic.lock.ctypes.data)
         if left < 0:
             return TAKEN
         flush(nic)
         return left
-    if not continues(frame, ip_len, nic.pending, nic.rebuilt[row_of(nic, count_rebuilt(nic))]):
+    if is_runt(frame, length, ip_len):
+        counters[Counter.DROP_RUNT] += 1
+        return REFUSED
+    block = find_block(frame, ip_len)
+    slot = sender_of(nic.settings.rx_mac, frame, block, flows, counters)
+    if slot == NOT_FOUND:
+        return REFUSED
+    mutex_lock(nic.lock.ctypes.data)
+    note_block(frame, block, slot, now_ns, flows, counters)
+    mutex_unlock(nic.lock.ctypes.data)
+    if not continues(frame, block, nic.pending, nic.rebuilt[row_of(nic, count_rebuilt(nic))]):
         flush(nic)
     host = nic.rebuilt[row_of(nic, count_rebuilt(nic))]
-    if take(frame, ip_len, nic.flows, nic.counters, nic.pending, host):
+    if take(frame, block, slot, flows, counters, nic.pending, host):
         flush(nic)
     return TAKEN
 

@@ -26,10 +26,9 @@ from netoffload.wire.encapsulation import DATAGRAM_OVERHEAD
 from netoffload.wire.ethernet import ETHERNET_LEN
 
 if TYPE_CHECKING:
-    from netoffload.engine.blocks import EngineSettings, Segment
+    from netoffload.engine.blocks import EngineSettings, Room, Segment
     from netoffload.engine.counters import Counters
     from netoffload.engine.flows import FlowTable
-    from netoffload.engine.transmit import Room
 
 MAX_WIRE_FRAMES: Final = 256
 """The most frames that one segment may become; a segment that needs more (an MSS below 256 octets) leaves plain.
@@ -85,7 +84,7 @@ def pack(
         flows: the table.
         slot: of the connection.
         counters: int64, indexed by :class:`Counter`.
-        room: ``transmit.Room``: wire frames and where each one is.
+        room: ``blocks.Room``: wire frames and where each one is.
     """
     payload_len, gso_size = segment.payload_len, segment.gso_size
     pieces = (payload_len + gso_size - 1) // gso_size if gso_size else 1

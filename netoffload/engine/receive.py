@@ -1,11 +1,15 @@
 """Wire to host: check a block, decode it, and rebuild the segment it was cut from.
 
-A frame takes three steps. :func:`inspect` finds out what it is and trusts nothing before the CRC is right. :func:`note`
-writes what the peer says into the table: its SYN, its acknowledgements, the reports of routers. :func:`take` decodes a
-block behind the segment being rebuilt. If the block does not continue that segment (:func:`continues`), the caller
-hands over the segment first. Only ``note`` writes fields that the transmit side reads, so a NIC with two threads needs
-its lock for that step alone. All of them are inlined into ``nic.from_wire``, because calls with all these arrays for
-every block would take a fifth of the receiving side's time.
+A block takes three steps. :func:`sender_of` finds its connection, and trusts nothing before the CRC is right.
+:func:`note_block` writes what the peer says into the table: how far its stream has come, its acknowledgement.
+:func:`take` decodes the block behind the segment being rebuilt. If it does not continue that segment
+(:func:`continues`), the caller hands over the segment first. All of them work on the headers as ``find_block`` found
+them. A frame that is no block crosses, and :func:`note_frame` writes what it says into the table: a SYN, an
+acknowledgement, the report of a router.
+
+Only the two ``note`` functions write fields that the transmit side reads, so a NIC with two threads needs its lock for
+that step alone. All are inlined into ``nic.from_wire``, because calls with all these arrays for every block would take
+a fifth of the receiving side's time.
 
 So one segment of up to 64 KiB reaches the host as one frame with ``NEEDS_CSUM`` and the sender's gso_size, whatever the
 number of its wire frames: a card with receive offload would deliver the same frame. The caller hands over the pending
@@ -30,34 +34,27 @@ from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import copy_octets, store_u16, u8
 from netoffload.engine import flows as flow_table
 from netoffload.engine import forms, handshake, network, orphans, path, plain, probation, router_errors
-from netoffload.engine.block_view import check, find_block, is_ours
+from netoffload.engine.block_view import check
 from netoffload.engine.counters import Counter
 from netoffload.engine.flows import NOT_FOUND, key_of, reversed_key
 from netoffload.engine.network import IP_AT
 from netoffload.engine.options import NO_OPTION, find_timestamps
 from netoffload.engine.sequence import advance, distance, is_before
-from netoffload.wire import ethernet, offload, tcp, vnet
+from netoffload.wire import ethernet, tcp, vnet
 
 if TYPE_CHECKING:
     from netoffload.engine.block_view import BlockView
     from netoffload.engine.counters import Counters
     from netoffload.engine.flows import FlowTable
 
-# Results of inspect.
-DROPPED: Final = 0
-CROSSES: Final = 1
-IS_BLOCK: Final = 2
-
-# Fields of the pending segment and of the frame being looked at, int64[PENDING_FIELDS].
+# Fields of the pending segment, int64[PENDING_FIELDS].
 PENDING_LEN: Final = 0
 """Octets in the host buffer with virtio-net header; 0: nothing pending."""
 PENDING_PAYLOAD: Final = 1
 PENDING_NEXT_SEQ: Final = 2
 PENDING_GSO: Final = 3
 PENDING_IP_LEN: Final = 4
-FOUND_SLOT: Final = 5
-"""The slot of the frame's connection, or ``NOT_FOUND``."""
-PENDING_FIELDS: Final = 6
+PENDING_FIELDS: Final = 5
 
 HOST_SEGMENT_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + network.DATAGRAM_LEN_MAX + 128
 """Room for one rebuilt segment and the whole burst that the decoder may write at its end."""
@@ -66,78 +63,59 @@ _FLAGS_OF_LAST: Final = tcp.FIN | tcp.PSH
 
 
 @inline_kernel
-def inspect(
-    mac: Int64Array,
-    frame: Uint8Array,
-    length: int,
-    ip_len: int,
-    flows: FlowTable,
-    counters: Counters,
-    pending: Int64Array,
-) -> int:
-    """Find out what a frame from the wire is; return ``CROSSES``, ``IS_BLOCK`` or ``DROPPED``.
+def sender_of(mac: Int64Array, frame: Uint8Array, block: BlockView, flows: FlowTable, counters: Counters) -> int:
+    """Return the slot of a block's connection; ``NOT_FOUND``: the block is dropped, and counted.
 
     Args:
         mac: words of the ``authentication.Authenticator`` that checks blocks.
-        frame: uint8, virtio-net header and frame, with DECODE_SLACK octets of room behind ``length``.
-        length: octets in ``frame``.
-        ip_len: octets of its network header, from ``network.find_ip_len``.
+        frame: uint8, virtio-net header and frame, with DECODE_SLACK octets of room behind.
+        block: what its headers say.
         flows: the flow table.
         counters: int64, indexed by :class:`Counter`.
-        pending: int64[PENDING_FIELDS]; the call sets ``FOUND_SLOT``.
     """
-    pending[FOUND_SLOT] = NOT_FOUND
-    if not is_ours(frame, length, ip_len):
-        if network.is_tcp(frame, length, ip_len):
-            pending[FOUND_SLOT] = flow_table.find(flows, reversed_key(key_of(frame, ip_len, IP_AT + ip_len)))
-        return CROSSES
-    comp_at = IP_AT + ip_len
-    block_len = network.get_datagram_len(frame, ip_len) - ip_len
-    if comp_at + block_len > length or block_len < offload.OVERHEAD + tcp.TCP_MIN_LEN:
-        counters[Counter.DROP_RUNT] += 1
-        return DROPPED
-    slot = flow_table.find(flows, reversed_key(key_of(frame, ip_len, comp_at + offload.TCP_HEADER)))
+    slot = flow_table.find(flows, reversed_key(key_of(frame, block.ip_len, block.tcp_at)))
     if slot == NOT_FOUND or flows[slot, flow_table.STATE] == flow_table.ORPHAN:
         counters[Counter.DROP_UNKNOWN_FLOW] += 1
-        return DROPPED
-    reason = check(mac, frame, ip_len, block_len, flows[slot, flow_table.OWN_NONCE])
+        return NOT_FOUND
+    reason = check(mac, frame, block, flows[slot, flow_table.OWN_NONCE])
     if reason != 0:
         counters[reason] += 1
-        return DROPPED
-    pending[FOUND_SLOT] = slot
-    return IS_BLOCK
+        return NOT_FOUND
+    return slot
 
 
 @inline_kernel
-def note(
+def note_block(
+    frame: Uint8Array, block: BlockView, slot: int, now_ns: int, flows: FlowTable, counters: Counters
+) -> None:
+    """Write what a block's TCP header says into the table; its acknowledgement may be changed."""
+    _note_arrival(block.seq, block.flags, block.raw_len, flows, slot)
+    _heed(frame, block.tcp_at, now_ns, flows, slot, counters, True)
+
+
+@inline_kernel
+def note_frame(
     ways: int,
     frame: Uint8Array,
     length: int,
     ip_len: int,
+    slot: int,
     now_ns: int,
     flows: FlowTable,
     counters: Counters,
-    pending: Int64Array,
 ) -> int:
-    """Write what a frame says into the table; return its length, which may have changed, or -1 if it is dropped.
+    """Write what a frame that crosses says into the table; return its length, which may have changed; -1: it ends here.
 
     Args:
         ways: the flags that the NIC sets in its capability word (``wire.capability``).
         frame: uint8; a capability word is taken out, the acknowledgement may be changed.
         length: octets in ``frame``.
-        ip_len: octets of its network header.
+        ip_len: octets of its network header, from ``network.find_ip_len``.
+        slot: of its connection, or ``NOT_FOUND``.
         now_ns: the time.
         flows: the flow table.
         counters: int64, indexed by :class:`Counter`.
-        pending: int64[PENDING_FIELDS], as :func:`inspect` left it.
     """
-    slot = pending[FOUND_SLOT]
-    if is_ours(frame, length, ip_len):
-        tcp_at = IP_AT + ip_len + offload.TCP_HEADER
-        payload_len = be16(frame, IP_AT + ip_len + offload.PAYLOAD_LEN)
-        _note_arrival(frame, tcp_at, payload_len, flows, slot)
-        _heed(frame, tcp_at, now_ns, flows, slot, counters, True)
-        return length
     if not network.is_tcp(frame, length, ip_len):
         left = router_errors.translate(frame, length, ip_len, now_ns, flows, counters)
         counters[Counter.RX_BYPASS] += int(left != router_errors.ENDS)
@@ -155,15 +133,14 @@ def note(
                 orphans.hear(flows, slot, be32(frame, tcp_at + tcp.ACK))
             return length
         payload_len = network.get_datagram_len(frame, ip_len) - ip_len - (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
-        _note_arrival(frame, tcp_at, payload_len, flows, slot)
+        _note_arrival(be32(frame, tcp_at + tcp.SEQ), flags, payload_len, flows, slot)
         _heed(frame, tcp_at, now_ns, flows, slot, counters, False)
     return length
 
 
 @inline_kernel
-def _note_arrival(frame: Uint8Array, tcp_at: int, payload_len: int, flows: FlowTable, slot: int) -> None:
+def _note_arrival(seq: int, flags: int, payload_len: int, flows: FlowTable, slot: int) -> None:
     """Note how far the peer's stream has come, and whether the segment ends it."""
-    seq, flags = be32(frame, tcp_at + tcp.SEQ), u8(frame, tcp_at + tcp.FLAGS)
     if flags & tcp.RST:
         if seq == flows[slot, flow_table.RX_NEXT_SEQ] or seq == flows[slot, flow_table.HOST_ACK]:
             flows[slot, flow_table.RX_IS_CLOSED] = 1
@@ -229,56 +206,22 @@ def _put_echo(frame: Uint8Array, tcp_at: int, tsval: int, is_block: bool) -> Non
 
 
 @inline_kernel
-def take(
-    frame: Uint8Array, ip_len: int, flows: FlowTable, counters: Counters, pending: Int64Array, host: Uint8Array
-) -> bool:
-    """Decode a block behind the pending segment, or begin a segment; return whether the segment ends with the block.
-
-    A block whose tags and length contradict each other is dropped.
-
-    Args:
-        frame: uint8, with the block that :func:`inspect` found good; it :func:`continues` what is pending.
-        ip_len: of its network header.
-        flows: the flow table.
-        counters: int64, indexed by :class:`Counter`.
-        pending: int64[PENDING_FIELDS], the segment being rebuilt.
-        host: uint8[HOST_SEGMENT_LEN], its octets.
-    """
-    block = find_block(frame, ip_len)
-    begins = pending[PENDING_LEN] == 0
-    if begins:
-        _start(frame, block, pending, host)
-    if not _append(frame, block, pending, host):
-        if begins:
-            pending[PENDING_LEN] = 0
-        counters[Counter.DROP_MALFORMED_PAYLOAD] += 1
-        return False
-    flags = u8(frame, block.tcp_at + tcp.FLAGS)
-    _account(block, flags, flows, counters, pending[FOUND_SLOT])
-    flags_at = IP_AT + block.ip_len + tcp.FLAGS
-    host[flags_at] = u8(host, flags_at) | flags
-    return flags & _FLAGS_OF_LAST != 0 or pending[PENDING_GSO] == 0
-
-
-@inline_kernel
-def continues(frame: Uint8Array, ip_len: int, pending: Int64Array, host: Uint8Array) -> bool:
-    """Whether a block that :func:`inspect` found good belongs right behind the pending segment, or nothing is pending.
+def continues(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Uint8Array) -> bool:
+    """Whether a good block belongs right behind the pending segment, or nothing is pending.
 
     Args:
         frame: uint8, with the block.
-        ip_len: of its network header.
+        block: what its headers say.
         pending: int64[PENDING_FIELDS], the segment being rebuilt.
         host: uint8[HOST_SEGMENT_LEN], its octets.
     """
     if pending[PENDING_LEN] == 0:
         return True
-    block = find_block(frame, ip_len)
-    tcp_len = block.tcp_len
-    host_tcp_at = IP_AT + ip_len
+    ip_len, tcp_len, host_tcp_at = block.ip_len, block.tcp_len, IP_AT + block.ip_len
     if (
         ip_len != pending[PENDING_IP_LEN]
-        or be32(frame, block.tcp_at + tcp.SEQ) != pending[PENDING_NEXT_SEQ]
-        or be16(frame, block.comp_at + offload.GSO_SIZE) != pending[PENDING_GSO]
+        or block.seq != pending[PENDING_NEXT_SEQ]
+        or block.gso_size != pending[PENDING_GSO]
         or tcp_len != (u8(host, host_tcp_at + tcp.DATA_OFFSET) >> 4) * 4
         or ip_len + tcp_len + pending[PENDING_PAYLOAD] + block.raw_len > network.DATAGRAM_LEN_MAX
         or not network.is_same_path(frame, host, ip_len)
@@ -289,8 +232,44 @@ def continues(frame: Uint8Array, ip_len: int, pending: Int64Array, host: Uint8Ar
         varies = tcp.SEQ <= offset < tcp.ACK or offset == tcp.FLAGS or tcp.CHECKSUM <= offset < tcp.URGENT
         if not same and not varies:
             return False
-    flags = u8(frame, block.tcp_at + tcp.FLAGS) ^ u8(host, host_tcp_at + tcp.FLAGS)
-    return flags & ~_FLAGS_OF_LAST == 0
+    return (block.flags ^ u8(host, host_tcp_at + tcp.FLAGS)) & ~_FLAGS_OF_LAST == 0
+
+
+@inline_kernel
+def take(
+    frame: Uint8Array,
+    block: BlockView,
+    slot: int,
+    flows: FlowTable,
+    counters: Counters,
+    pending: Int64Array,
+    host: Uint8Array,
+) -> bool:
+    """Decode a block behind the pending segment, or begin a segment; return whether the segment ends with the block.
+
+    A block whose tags and length contradict each other is dropped.
+
+    Args:
+        frame: uint8, with a good block that :func:`continues` what is pending.
+        block: what its headers say.
+        slot: of its connection.
+        flows: the flow table.
+        counters: int64, indexed by :class:`Counter`.
+        pending: int64[PENDING_FIELDS], the segment being rebuilt.
+        host: uint8[HOST_SEGMENT_LEN], its octets.
+    """
+    begins = pending[PENDING_LEN] == 0
+    if begins:
+        _start(frame, block, pending, host)
+    if not _append(frame, block, pending, host):
+        if begins:
+            pending[PENDING_LEN] = 0
+        counters[Counter.DROP_MALFORMED_PAYLOAD] += 1
+        return False
+    _account(block, flows, counters, slot)
+    flags_at = IP_AT + block.ip_len + tcp.FLAGS
+    host[flags_at] = u8(host, flags_at) | block.flags
+    return block.flags & _FLAGS_OF_LAST != 0 or block.gso_size == 0
 
 
 @inline_kernel
@@ -301,8 +280,8 @@ def _start(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Uint8
     copy_octets(frame, block.tcp_at, host, host_tcp_at, block.tcp_len)
     pending[PENDING_LEN] = host_tcp_at + block.tcp_len
     pending[PENDING_PAYLOAD] = 0
-    pending[PENDING_NEXT_SEQ] = be32(frame, block.tcp_at + tcp.SEQ)
-    pending[PENDING_GSO] = be16(frame, block.comp_at + offload.GSO_SIZE)
+    pending[PENDING_NEXT_SEQ] = block.seq
+    pending[PENDING_GSO] = block.gso_size
     pending[PENDING_IP_LEN] = block.ip_len
 
 
@@ -315,16 +294,14 @@ def _append(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Uint
     tail_at = bursts_at + block.bursts_len
     target_at = pending[PENDING_LEN]
     floats = (raw_len - head - tail) // 4
-    codec_id = u8(frame, block.comp_at + offload.VERSION_CODEC) & 15
-    bound_k = u8(frame, block.comp_at + offload.BOUND_K)
     read = decode_halves(
-        codec_id,
+        block.codec_id,
         frame,
         bursts_at,
         block.bursts_len,
         floats,
         Middle(block.half_len, block.half_count),
-        bound_k,
+        block.bound_k,
         host,
         target_at + head,
     )
@@ -341,7 +318,7 @@ def _append(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Uint
 
 
 @inline_kernel
-def _account(block: BlockView, flags: int, flows: FlowTable, counters: Counters, slot: int) -> None:
+def _account(block: BlockView, flows: FlowTable, counters: Counters, slot: int) -> None:
     payload_octets = block.head + block.bursts_len + block.tail
     counters[Counter.RX_BLOCKS] += 1
     counters[Counter.RX_RAW_OCTETS] += block.raw_len
@@ -350,7 +327,7 @@ def _account(block: BlockView, flags: int, flows: FlowTable, counters: Counters,
     flows[slot, flow_table.RX_PAYLOAD_OCTETS] += payload_octets
     flows[slot, flow_table.RX_BLOCKS] += 1
     flows[slot, flow_table.RX_SEGMENTS] += 1
-    if flags & tcp.FIN:
+    if block.flags & tcp.FIN:
         flows[slot, flow_table.RX_IS_CLOSED] = 1
 
 

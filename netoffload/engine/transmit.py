@@ -17,7 +17,7 @@ from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import load_u16, u8
 from netoffload.engine import flows as flow_table
 from netoffload.engine import forms, handshake, judgement, lent, network, orphans, path, plain, probation, promises
-from netoffload.engine.blocks import Segment
+from netoffload.engine.blocks import Room, Segment
 from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import bundle, is_block
 from netoffload.engine.flows import NOT_FOUND, key_of
@@ -47,25 +47,6 @@ WIRE_BUFFER_LEN: Final = REBUILT_AT + HOST_BUFFER_LEN + 64
 
 RANDOM_WORDS: Final = 64
 """A word per handshake; the caller draws new words when half of them are used."""
-
-
-class Room(NamedTuple):
-    """What :func:`transmit` writes, and where it takes random numbers from.
-
-    Attributes:
-        wire: uint8[WIRE_BUFFER_LEN] for the wire frames, each with its own virtio-net header.
-        spans: int64[MAX_WIRE_FRAMES, 2]: start and length of each wire frame in ``wire``. For a bundle
-            (``encapsulation.is_bundle``), start and length of each of its pieces.
-        random: int64[1 + RANDOM_WORDS]: how many are used, then random words of 32 bits.
-        agenda: int64[AGENDA_FIELDS] of ``lent``.
-        questions: int64[QUESTIONS_LEN] of ``promises``.
-    """
-
-    wire: Uint8Array
-    spans: Int64Array
-    random: Int64Array
-    agenda: Int64Array
-    questions: Int64Array
 
 
 class Known(NamedTuple):
@@ -108,7 +89,7 @@ def transmit(
         now_ns: the time.
         flows: the flow table.
         counters: int64, indexed by :class:`Counter`.
-        room: see :class:`Room`.
+        room: see :class:`~netoffload.engine.blocks.Room`.
     """
     counters[Counter.TX_HOST_FRAMES] += 1
     counters[Counter.TX_HOST_OCTETS] += length - vnet.VNET_LEN

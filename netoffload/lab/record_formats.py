@@ -1,8 +1,8 @@
-"""Records of older formats: functions that bring a record to the next format.
+"""The format number of all records, and the functions that bring an older record to the next format.
 
-To change a record's keys, raise :data:`FORMAT` and add to :data:`MIGRATIONS` the function that brings a record of the
-last format to the new one. An older record goes through all these functions in turn. A value that the older format
-does not have becomes ``unknown``.
+To change a record's keys, raise :data:`FORMAT` and add to :data:`RUN` or :data:`STEP` the function that brings a record
+of the last format to the new one. An older record goes through all these functions in turn. A value that the older
+format does not have becomes ``unknown``.
 """
 
 from __future__ import annotations
@@ -59,18 +59,24 @@ def _add(place: dict[str, Any], **new: object) -> None:
     place.update(new)
 
 
-MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], None]]] = {
+Migrations = dict[int, Callable[[dict[str, Any]], None]]
+"""By format: the function that brings a record of it to the next format, in place; none: the keys stay."""
+
+RUN: Final[Migrations] = {
     1: _to_format_2,
     2: _to_format_3,
     3: _to_format_4,
     4: _to_format_5,
     5: _to_format_6,
 }
-"""By format: the function that brings a record of it to the next format, in place."""
-assert list(MIGRATIONS) == list(range(1, FORMAT))
+"""Records of training runs."""
+assert list(RUN) == list(range(1, FORMAT))
+
+STEP: Final[Migrations] = {}
+"""Records of a reproduction's steps: all formats have the same keys."""
 
 
-def migrated(record: dict[str, Any], where: str) -> dict[str, Any]:
+def migrated(record: dict[str, Any], where: str, migrations: Migrations) -> dict[str, Any]:
     """Bring a record of an older format to :data:`FORMAT`, in place, and return it.
 
     Raises:
@@ -83,7 +89,8 @@ def migrated(record: dict[str, Any], where: str) -> dict[str, Any]:
         raise UsageError(f"{where} has format {written}; this version reads 1 to {FORMAT}: update netoffload")
     try:
         for step in range(written, FORMAT):
-            MIGRATIONS[step](record)
+            if step in migrations:
+                migrations[step](record)
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise UsageError(f"{where} is not a record of format {written}: {error!r}") from error
     return record | {"format": FORMAT}

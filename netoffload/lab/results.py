@@ -1,9 +1,11 @@
-"""The record of a run: its configuration, its versions and machine, its measurements.
+"""The home of records: what a training run, or a step of a paper's reproduction, leaves.
 
-One run is one :class:`Record`, one line of JSON; a file of records grows by appending. Times are seconds, sizes octets,
-rates bits per second; totals are over the timed iterations of the run. A field that is per iteration says so.
+A record is one line of JSON; a file of records grows by appending. One run is one :class:`Record`: its configuration,
+its versions and machine, its measurements. Times are seconds, sizes octets, rates bits per second; totals are over the
+timed iterations of the run. A field that is per iteration says so. One step of ``reproduce`` is one
+:class:`StepRecord`: its value as JSON, and its origin.
 
-A record has a format number; ``record_formats`` brings older records to the present format. After that, reading is
+All records have one format number; ``record_formats`` brings older ones to the present format. After that, reading is
 strict: a key that is unknown, missing or of the wrong type raises a :class:`~netoffload.errors.UsageError` with the
 path to the key. A partly read record would give wrong figures.
 """
@@ -14,12 +16,12 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from netoffload.errors import UsageError
-from netoffload.lab.record_formats import FORMAT, migrated
+from netoffload.lab.record_formats import FORMAT, RUN, STEP, migrated
 
 T = TypeVar("T")
 
@@ -249,13 +251,22 @@ def from_line(line: str, where: str = "record") -> Record:
     Raises:
         UsageError: not JSON, a newer format, or a key that is unknown, missing or of the wrong type.
     """
+    return _read_line(Record, line, where)
+
+
+def _read_line(kind: type[T], line: str, where: str) -> T:
+    """Read a line of :class:`Record` or :class:`StepRecord`.
+
+    Raises:
+        UsageError: as :func:`from_line`.
+    """
     try:
         value = json.loads(line)
     except ValueError as error:
         raise UsageError(f"{where} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{where} is not a record of format 1 to {FORMAT}")
-    return decode_dataclass(Record, migrated(value, where), where)
+    return decode_dataclass(kind, migrated(value, where, STEP if kind is StepRecord else RUN), where)
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
@@ -305,6 +316,91 @@ def read_records(path: Path) -> list[Record]:
     return records
 
 
+SUFFIX: Final = ".jsonl"
+
+
+@dataclasses.dataclass(frozen=True)
+class StepRecord:
+    """One measurement for a paper and its origin; lines of a quick run do not count for a full one.
+
+    Attributes:
+        effort: quick or full.
+        started: time of its begin, UTC, ISO 8601.
+        load_1min: load of the machine when it began; None: not known.
+        machine: CPU and cores.
+        commit: commit of the program's source; ``unknown`` if the source is no checkout.
+        value: the measured values: anything that JSON has.
+    """
+
+    format: int
+    item: str
+    step: str
+    effort: str
+    started: str
+    wall_s: float
+    load_1min: float | None
+    command: str
+    machine: str
+    commit: str
+    versions: dict[str, str]
+    value: Any
+
+
+def steps_path(folder: Path, item: str) -> Path:
+    """Return the file of an item's steps."""
+    return folder / f"{item}{SUFFIX}"
+
+
+def append_step(folder: Path, record: StepRecord) -> None:
+    """Append a record to its item's file; an incomplete last line is replaced.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        path = steps_path(folder, record.item)
+        before = path.read_bytes() if path.exists() else b""
+        if not before.endswith(b"\n"):
+            path.write_bytes(before[: before.rfind(b"\n") + 1])
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(dataclasses.asdict(record), allow_nan=False) + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write records to {folder}: {error.strerror}") from error
+
+
+def read_steps(folder: Path, item: str) -> dict[str, StepRecord]:
+    """Return the records of an item by step, the last one of each step; without a file there are none.
+
+    A last line that is incomplete, because its program was killed, is left out.
+
+    Raises:
+        UsageError: a line is no record.
+    """
+    path = steps_path(folder, item)
+    if not path.exists():
+        return {}
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    found = (_read_line(StepRecord, line, f"{path}:{number}") for number, line in enumerate(lines, 1))
+    return {record.step: record for record in found}
+
+
+def values(records: Mapping[str, StepRecord]) -> dict[str, Any]:
+    """Return the measured values, by step."""
+    return {step: record.value for step, record in records.items()}
+
+
+def origins(records: Iterable[StepRecord]) -> dict[str, list[str]]:
+    """Return the origin of records: each command, day, machine and commit once."""
+    listed = list(records)
+    made = {
+        "command": [record.command for record in listed],
+        "date": [record.started[:10] for record in listed],
+        "machine": [record.machine for record in listed],
+        "commit": [record.commit for record in listed],
+    }
+    return {name: list(dict.fromkeys(texts)) for name, texts in made.items()}
+
+
 def decode_dataclass(kind: type[T], value: object, where: str) -> T:
     """Build a dataclass from JSON's types, strictly: nested dataclasses, tuples, dicts, unions with None, scalars.
 
@@ -322,6 +418,8 @@ def decode_dataclass(kind: type[T], value: object, where: str) -> T:
 
 
 def _decode(hint: Any, value: object, where: str) -> Any:
+    if hint is Any:
+        return value
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         options = [option for option in arguments if option is not types.NoneType]

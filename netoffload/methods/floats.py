@@ -24,10 +24,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from netoffload.collectives import CHUNK_FLOATS, Operation, hierarchical_allreduce, ring_allreduce, tree_exchange
+from netoffload.collectives import (
+    CHUNK_FLOATS,
+    Operation,
+    hierarchical_allreduce,
+    ring_allreduce,
+    schedule,
+    tree_exchange,
+)
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.collectives.ring import allreduce_round
-from netoffload.collectives.schedule import aggregator_tree
 from netoffload.collectives.transfer import aborting_on_error
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
@@ -130,7 +136,7 @@ class Aggregation(WeightExchange):
         """Nothing is sent yet."""
         super().__init__(spec, member)
         workers = self._exchange.size - spec.servers
-        self._tree = aggregator_tree(workers, len(spec.groups_of(workers)))
+        self._tree = schedule.aggregator_tree(workers, len(spec.groups_of(workers)))
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`~netoffload.methods.base.Method.step`.
@@ -148,7 +154,7 @@ class Aggregation(WeightExchange):
 
 def ring_octets(vector_octets: int, size: int) -> int:
     """Return the fewest octets that a rank sends when ``size`` ranks sum a vector in a ring."""
-    return 2 * (size - 1) * (vector_octets // size)
+    return int(schedule.ring_octets(vector_octets // size * size, size))
 
 
 def grouped_octets(vector_octets: int, groups: Sequence[Sequence[int]], rank: int, top: str) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from netoffload.collectives import (
     ring_payloads,
     serve_payloads,
 )
-from netoffload.collectives.operations import combine
+from netoffload.collectives.exchange import combine
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout, State

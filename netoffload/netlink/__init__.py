@@ -80,7 +80,7 @@ def netns_inode(name: str) -> int:
     Raises:
         NetlinkRefusedError: no namespace has this name.
     """
-    return _translated(f"look at network namespace {name}", lambda: os.stat(netns_path(name)).st_ino)
+    return translated(f"look at network namespace {name}", lambda: os.stat(netns_path(name)).st_ino)
 
 
 def remove_netns(name: str) -> bool:
@@ -94,7 +94,7 @@ def remove_netns(name: str) -> bool:
     """
     if not netns_exists(name):
         return False
-    _translated(f"remove network namespace {name}", lambda: netns.remove(str(netns_path(name))))
+    translated(f"remove network namespace {name}", lambda: netns.remove(str(netns_path(name))))
     return True
 
 
@@ -335,7 +335,7 @@ class Namespace:
         return int(found[0])
 
     def _call(self, what: str, function: Callable[[], _Result]) -> _Result:
-        return _translated(f"{what} (network namespace {self.name})", lambda: self.call(function))
+        return translated(f"{what} (network namespace {self.name})", lambda: self.call(function))
 
 
 def _enter_and_connect(enter: Callable[[], None]) -> Any:
@@ -355,7 +355,8 @@ def _counters(qdisc: Any) -> QdiscCounters:
     return QdiscCounters(octets=int(basic["bytes"]), frames=int(basic["packets"]), drops=int(queue["drops"]))
 
 
-def _translated(what: str, function: Callable[[], _Result]) -> _Result:
+def translated(what: str, function: Callable[[], _Result]) -> _Result:
+    """Call ``function``, and raise NetlinkRefusedError where it is refused; ``what`` it does is for the error."""
     try:
         return function()
     except NetlinkError as error:

@@ -20,11 +20,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl.tcmsg import plugins
 
 from netoffload.errors import NetlinkRefusedError
-from netoffload.netlink import ETH_P_ALL, Namespace, cls_bpf
+from netoffload.netlink import ETH_P_ALL, Namespace, cls_bpf, translated
 
 plugins["bpf"] = sys.modules[cls_bpf.__name__]
 
@@ -116,6 +117,21 @@ def remove_redirects(namespace: Namespace, link: str) -> None:
             links.tc("del", "clsact", index)
 
     namespace.request(f"remove the redirects of {link}", remove)
+
+
+def has_clsact(link: str) -> bool:
+    """Say whether a link of this thread's namespace has a clsact, to which filters are attached; needs no rights.
+
+    Raises:
+        NetlinkRefusedError: no such link.
+    """
+
+    def read() -> bool:
+        with IPRoute() as links, _unless(errno.EOPNOTSUPP):  # a kernel without qdiscs
+            return any(found.get_attr("TCA_KIND") == "clsact" for found in links.get_qdiscs(_index(links, link)))
+        return False
+
+    return translated(f"read the qdiscs of {link}", read)
 
 
 def redirected(namespace: Namespace, redirect: Redirect) -> Redirected:

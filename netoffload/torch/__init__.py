@@ -34,7 +34,7 @@ from netoffload.torch.options import Options
 from netoffload.torch.periodic import Periodic
 from netoffload.torch.ranks import fresh_store
 from netoffload.torch.state import CompressionState, Report
-from netoffload.transport.launchers import set_rank_environment
+from netoffload.transport.rendezvous.launchers import set_rank_environment
 
 __all__ = [
     "BackendOptions",

@@ -22,7 +22,7 @@ from netoffload.torch.options import BACKEND, Options, compare
 from netoffload.torch.ranks import own_host
 from netoffload.torch_plugin import NAME, register
 from netoffload.transport import Calls, DataPlane, Settings, StoreRendezvous, set_up
-from netoffload.transport.dataplane import TIMEOUT_S_DEFAULT
+from netoffload.transport.rounds.exchange import TIMEOUT_S_DEFAULT
 
 BackendOptions = Options
 """The name of :class:`~netoffload.torch.options.Options` in ``pg_options``."""

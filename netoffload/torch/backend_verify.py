@@ -27,7 +27,7 @@ from torch.distributed import ProcessGroup
 
 from netoffload.errors import RunError
 from netoffload.torch.backend_cases import DTYPES, Case, Place, cases, objects
-from netoffload.transport.driver import prepare
+from netoffload.transport.rounds.driver import prepare
 
 SHAPES: Final = ((), (0,), (13,), (6, 5), (20011,))
 """A number, nothing, octets that do not fill whole words, a transposed matrix, and a vector too long to be short."""

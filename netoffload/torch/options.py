@@ -14,8 +14,8 @@ from netoffload.errors import CollectiveError, MalformedError, UsageError
 from netoffload.methods import GradientReducer, MethodSpec, parse
 from netoffload.methods.scales import AUTO, checked_scale
 from netoffload.transport import Settings
-from netoffload.transport.agreement import Gather
-from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT
+from netoffload.transport.rendezvous.agreement import Gather
+from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT
 
 ENV_BACKEND: Final = "NETOFFLOAD_BACKEND"
 """Environment variable with the codec for groups without options: ``packed:10`` or ``packed:10:64KiB``."""

@@ -34,10 +34,10 @@ from torch.distributed import (  # type: ignore[attr-defined]  # public, but not
 
 from netoffload.torch.options import compare
 from netoffload.transport import Calls, DataPlane, Settings, StoreRendezvous, set_up
-from netoffload.transport.agreement import own_address
-from netoffload.transport.dataplane import LATE_S_DEFAULT
-from netoffload.transport.driver import prepare
-from netoffload.transport.launchers import set_rank_environment
+from netoffload.transport.rendezvous.agreement import own_address
+from netoffload.transport.rendezvous.launchers import set_rank_environment
+from netoffload.transport.rounds.driver import prepare
+from netoffload.transport.rounds.exchange import LATE_S_DEFAULT
 
 SET_UP_TIMEOUTS: Final = 2
 """How many times ``timeout_s`` a gather of the set-up may take."""

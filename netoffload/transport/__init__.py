@@ -2,7 +2,7 @@
 
 A transport turns sockets into an :class:`~netoffload.collectives.exchange.Exchange`, over which the algorithms of
 ``netoffload.collectives`` run. It knows neither MPI nor torch. Its caller passes a
-:class:`~netoffload.transport.rendezvous.Rendezvous`, which gathers one small value from each rank::
+:class:`~netoffload.transport.rendezvous.protocol.Rendezvous`, which gathers one small value from each rank::
 
     rank 0                                                    rank 1
     set_up ──── rendezvous: address, ports, codec ─────────── set_up          once
@@ -42,26 +42,25 @@ Use, in each of several processes::
     request = calls.start(lambda plane: ring_allreduce(plane.exchange, gradient, tagged=True), [Lane.TAGGED])
     request.add_done_callback(lambda request: print(request.error, calls.last_info))
 
-Files, from the first gather to the last octet: ``launchers`` (which rank this is), ``rendezvous``, ``store_rendezvous``
-and ``address_rendezvous`` (how ranks find each other), ``plane`` (set-up; settings; what a call works with),
-``agreement`` (what ranks tell each other there), ``wiring`` (the first connections), ``lanes``, ``links``, ``joining``
-and ``nearby`` (all others, made when they are first used), ``dataplane`` and ``channel`` (sockets -> ``Exchange``),
-``chunks`` and ``coded_socket`` (ranks that compress by themselves), ``driver``, ``ring_loop``, ``coded_ring_loop``,
-``meeting_loop`` and ``loop_port`` (whole rounds in compiled code), ``contexts`` and ``sharing`` (communicators of the
-same ranks), ``watch``, ``peers``, ``frames`` and ``mailbox`` (liveness and messages), ``requests`` (calls under way),
-``progress`` (calls in the background), ``calls`` (calls carried out and accounted), ``info`` (the account);
-``local_ranks`` (ranks as threads).
+Rooms, each above those before it::
+
+    rendezvous   how ranks find each other, and what they agree on
+    wiring       one connection: lane, listener, hello, coding
+    messages     the watch: liveness, and messages between two ranks
+    rounds       collectives in compiled code
+    (here)       plane: set-up, from an offer to the first meeting; sharing: communicators of the same ranks;
+                 calls: calls carried out in order, and accounted for by info; local_ranks: ranks as threads
 """
 
-from netoffload.transport.address_rendezvous import Address, AddressRendezvous, parse_addresses, read_addresses
 from netoffload.transport.calls import Calls
-from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.info import CommInfo, NicShare
-from netoffload.transport.lanes import Lane
+from netoffload.transport.messages.requests import Request, wait_all
 from netoffload.transport.plane import DataPlane, Settings, set_up
-from netoffload.transport.rendezvous import Rendezvous
-from netoffload.transport.requests import Request, wait_all
-from netoffload.transport.store_rendezvous import Store, StoreRendezvous
+from netoffload.transport.rendezvous.addresses import Address, AddressRendezvous, parse_addresses, read_addresses
+from netoffload.transport.rendezvous.protocol import Rendezvous
+from netoffload.transport.rendezvous.store import Store, StoreRendezvous
+from netoffload.transport.rounds.exchange import TcpExchange
+from netoffload.transport.wiring.lanes import Lane
 
 __all__ = [
     "Address",

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from netoffload.errors import CollectiveError
-from netoffload.transport.agreement import UNTAGGED, Gather, Marking, Offer, Quantiser, agree
-from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.driver import prepare
-from netoffload.transport.listening import Listeners
-from netoffload.transport.wiring import wire_up
+from netoffload.transport.plane import wire_up
+from netoffload.transport.rendezvous.agreement import UNTAGGED, Gather, Marking, Offer, Quantiser, agree
+from netoffload.transport.rounds.driver import prepare
+from netoffload.transport.rounds.exchange import TcpExchange
+from netoffload.transport.wiring.lanes import Listeners
 
 
 def gatherers(size: int) -> list[Gather]:

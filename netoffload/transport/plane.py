@@ -1,4 +1,10 @@
-"""A data plane: the connections of one group of ranks, and what the ranks agreed on; and how it is set up."""
+"""A data plane: the connections of one group of ranks, and what the ranks agreed on; and how it is set up.
+
+All ranks gather their offers, each of which names two listening ports. Every rank connects with its neighbours
+(``messages.links``) on the control lane, and they begin to watch each other. Then all ranks meet, which is their first
+call. A rank that leaves this meeting knows that all ranks are connected. So all ranks fail together: a rank that fails
+tells its neighbours, and the error names a rank that dies or stops meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +19,31 @@ from typing import Any, TypeVar
 import numpy as np
 
 from netoffload import log
-from netoffload.collectives import CHUNK_FLOATS, Operation, Quantise, ShortAllreduce
+from netoffload.collectives import CHUNK_FLOATS, Operation, Quantise, ShortAllreduce, barrier
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
 from netoffload.collectives.ring import chunk_for
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import ENV_CONTROL, Offload, chosen_offload, parse_size_octets
 from netoffload.errors import MalformedError, NetOffloadError, UsageError
-from netoffload.transport.agreement import (
+from netoffload.transport.info import NicAccount
+from netoffload.transport.messages.links import Links
+from netoffload.transport.messages.watch import FIRST_CONTEXT, Watch
+from netoffload.transport.rendezvous.agreement import (
     Agreement,
     Marking,
     Offer,
     Precision,
+    Quantiser,
     agree,
     asked_precision,
-    failure_of,
     own_address,
     own_offer,
 )
-from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload.transport.driver import numba_found, prepare
-from netoffload.transport.info import NicAccount
-from netoffload.transport.listening import Listeners
-from netoffload.transport.rendezvous import Rendezvous
+from netoffload.transport.rendezvous.protocol import Rendezvous
+from netoffload.transport.rounds.driver import numba_found, prepare
+from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload.transport.sharing import Shared, held, keep, key_of
-from netoffload.transport.wiring import enter, wire_up
+from netoffload.transport.wiring.lanes import Listeners
 
 Plane = TypeVar("Plane", bound="DataPlane")
 
@@ -208,7 +215,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
                 known = shared.offers[rendezvous.rank]
                 offer = replace(known, precision=own.precision, context=next(shared.numbers))
         except (NetOffloadError, OSError) as error:
-            offer, failure = failure_of(error), error
+            offer, failure = Offer(failure=str(error)), error
         offers = [Offer.from_words(words) for words in rendezvous(offer.to_words())]
         agreed = _agree_together(rendezvous, offers, failure)
         if shared is not None:
@@ -220,6 +227,60 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
             exchange = wire_up(rendezvous.rank, offers, listeners, agreed.marking.tos, *limits, agreed.coding)
             keep(key, Shared(exchange.watch.shared, offers, own.marking))
     return _plane_of(kind, exchange, agreed, offers, settings)
+
+
+def wire_up(
+    rank: int,
+    offers: Sequence[Offer],
+    listeners: Listeners,
+    tos: int = Marking.tos,
+    timeout_s: float = TIMEOUT_S_DEFAULT,
+    late_s: float = LATE_S_DEFAULT,
+    coding: Quantiser | None = None,
+) -> TcpExchange:
+    """Connect this rank with the others; collective.
+
+    Args:
+        rank: this rank.
+        offers: the offers of all ranks, in rank order.
+        listeners: this rank's listeners, whose ports are in its offer; the exchange closes them.
+        tos: ToS of tagged connections.
+        timeout_s: limit for making a connection, and for a silent peer.
+        late_s: limit for a peer that lives but does not come to a call.
+        coding: codec and bound by which both ends of tagged lanes code; None: they do not code.
+
+    Raises:
+        CollectiveError: a connection of any rank failed; on all ranks.
+        MalformedError: a rank offered no address.
+    """
+    for peer, offer in enumerate(offers):
+        if len(offers) > 1 and not (offer.address and offer.ports):
+            listeners.close()
+            raise MalformedError(f"rank {peer} offered no address: install the same version everywhere")
+    watch = Watch(Links(rank, offers, listeners, tos, timeout_s, coding), timeout_s)
+    return enter(watch, FIRST_CONTEXT, timeout_s, late_s)
+
+
+def enter(watch: Watch, number: int, timeout_s: float, late_s: float) -> TcpExchange:
+    """Add a context to a watch, start the watch if it is new, and return the context's exchange; collective.
+
+    Args:
+        watch: a new watch, or one that the caller keeps alive meanwhile.
+        number: the context's number, the same on all ranks.
+        timeout_s: the same limit as the watch's.
+        late_s: limit for a peer that lives but does not come to a call.
+
+    Raises:
+        CollectiveError: a rank is lost, or a connection of any rank failed; on all ranks.
+    """
+    exchange = TcpExchange(watch.rank, watch.links.size, watch.attach(number), timeout_s, late_s)
+    try:
+        watch.start()
+        barrier(exchange)
+    except BaseException as error:
+        exchange.abort(error)
+        raise
+    return exchange
 
 
 def _agree_together(

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL
-from netoffload.transport import nearby
-from netoffload.transport.agreement import Marking, Offer
-from netoffload.transport.watch import FIRST_CONTEXT, Watch
+from netoffload.transport.messages.watch import FIRST_CONTEXT, Watch
+from netoffload.transport.rendezvous.agreement import Marking, Offer
+from netoffload.transport.wiring import nearby
 
 
 @dataclass(eq=False)

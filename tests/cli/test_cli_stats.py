@@ -27,8 +27,10 @@ def test_stats_says_what_the_nic_did(served: Path, nic: Nic, cli: Cli) -> None:
     assert "drop_bad_crc" not in done.stdout
     flows = [line for line in lines if "->" in line]
     assert len(flows) == 2
-    assert re.search(r"tx 10\.9\.0\.1:40000 -> 10\.9\.0\.2:5001 +40,000 +[\d,]+ +[34]\.\d\d +0  compressed$", flows[0])
-    assert re.search(r"tx 10\.9\.0\.1:40001 -> 10\.9\.0\.2:5001 +0 +0 +- +1  peer cannot$", flows[1])
+    assert re.search(
+        r"tx 10\.9\.0\.1:40000 -> 10\.9\.0\.2:5001 +40,000 +[\d,]+ +[34]\.\d\d +0  operator +compressed$", flows[0]
+    )
+    assert re.search(r"tx 10\.9\.0\.1:40001 -> 10\.9\.0\.2:5001 +0 +0 +- +1  not asked +peer cannot$", flows[1])
     assert "drop_bad_crc                             0  block with a wrong CRC32C" in cli("stats", "--all").stdout
 
 

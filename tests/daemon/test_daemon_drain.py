@@ -30,12 +30,13 @@ class Bench:
     """A host with frames to send, a wire whose far end is ours, and a stop that has been given already."""
 
     def __init__(self, faults: FaultSettings) -> None:
-        self.port: Port = make_port(ENGINE, make_flows(), faults)
         self.settings = make_settings(faults)
         self.host, self.hosts_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.wire, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         for end in (self.host, self.wire):
             end.setblocking(False)
+        devices = self.host.fileno(), self.wire.fileno()
+        self.port: Port = make_port(ENGINE, make_flows(), faults, devices=devices)
         self.event = os.eventfd(1)
         for frame in FRAMES:
             self.hosts_end.send(frame)
@@ -51,7 +52,7 @@ class Bench:
             return count
 
     def serve(self) -> int:
-        return int(serve(self.host.fileno(), self.wire.fileno(), self.event, TX | RX, self.settings, self.port))
+        return int(serve(self.event, TX | RX, self.settings, self.port))
 
     def close(self) -> None:
         for end in (self.host, self.hosts_end, self.wire, self.far_end):

@@ -43,12 +43,13 @@ class Bench:
         chosen = {"mtu": 1500, "per_segment": 0, "in_udp": 0, "bundles": 0} | engine
         per_segment, in_udp, bundles = (bool(chosen[name]) for name in ("per_segment", "in_udp", "bundles"))
         self.nic = Nic(10, chosen["mtu"], per_segment, in_udp, bundles)
-        self.port = make_port(self.nic.settings, make_flows(), faults)
         self.settings = make_settings(faults)
         self.host, self.hosts_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.wire, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         for end in (self.host, self.wire):
             end.setblocking(False)
+        devices = self.host.fileno(), self.wire.fileno()
+        self.port = make_port(self.nic.settings, make_flows(), faults, devices=devices)
         for end in (self.hosts_end, self.far_end):
             end.settimeout(20)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
@@ -75,7 +76,7 @@ class Bench:
             assert results == [STOPPED]
 
     def serve(self) -> int:
-        return int(serve(self.host.fileno(), self.wire.fileno(), self.event, TX | RX, self.settings, self.port))
+        return int(serve(self.event, TX | RX, self.settings, self.port))
 
     def close(self) -> None:
         for end in (self.host, self.hosts_end, self.wire, self.far_end):

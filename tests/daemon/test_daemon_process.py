@@ -157,7 +157,7 @@ def test_a_loop_that_fails_is_not_a_success(capsys: pytest.CaptureFixture[str]) 
 
     event = os.eventfd(0)
     no_port: Any = object()
-    loop = Loop(-1, -1, event, no_port, no_port)
+    loop = Loop(event, no_port, no_port)
     loop.start(1)
     assert loop.join() == FAILED
     assert os.eventfd_read(event) == 1  # whoever else runs is told to stop

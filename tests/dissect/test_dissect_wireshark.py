@@ -58,7 +58,6 @@ def captures() -> dict[str, list[bytes]]:
         "one-way": [damaged(blocks[0]), *blocks[1:], damaged(blocks[-1])],
         "mac": frames_of_a_connection(key=bytes(range(32))),
         "mac-in-udp": frames_of_a_connection(in_udp=True, key=bytes(range(32))),
-        "sparse": frames_of_a_connection(codec=CodecId.SPARSE),
         "packed": frames_of_a_connection(codec=CodecId.PACKED),
     }
 
@@ -206,7 +205,7 @@ def test_crcs_are_judged_as_by_the_layers(tshark: Tshark, folder: Path, name: st
 
 @pytest.mark.parametrize(
     ("name", "values"),
-    [("mac", "inceptionn"), ("mac-in-udp", "inceptionn"), ("sparse", "bounded"), ("packed", "bounded")],
+    [("mac", "inceptionn"), ("mac-in-udp", "inceptionn"), ("packed", "bounded")],
 )
 def test_the_payload_of_every_form_of_a_block_is_decoded(tshark: Tshark, folder: Path, name: str, values: str) -> None:
     words = ("-Y", "netoffload", "-T", "fields", "-e", "tcp.payload")

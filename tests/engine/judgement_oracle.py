@@ -78,12 +78,16 @@ def is_implausible(octets: bytes) -> bool:
     if any(is_subnormal(quad) for quad in (*quads[:1], *quads[-1:])):
         return True
     windows = [quads[at : at + 256] for at in range(0, len(quads), 256)]
+    if len(quads) >= 1024:
+        whole = [window for window in windows if len(window) == 256]
+        halves = [[quad for index, quad in enumerate(window) if index // 16 % 2 == 0] for window in whole]
+        windows = halves + windows[len(whole) :]
     return any(_speaks_against([quad for quad in window if struct.unpack("<f", quad)[0] != 0]) for window in windows)
 
 
 def _speaks_against(quads: list[bytes]) -> bool:
     tiny = [quad for quad in quads if math.fabs(struct.unpack("<f", quad)[0]) < 2.0**-62]
-    text = [quad for quad in quads if all(0x20 <= octet <= 0x7E for octet in quad)]
+    text = [quad for quad in quads if all(0x20 <= octet <= 0x7F for octet in quad)]
     integers = [quad for quad in quads if is_subnormal(quad)]
     count = len(quads)
     return len(integers) > 2 + count // 16 or len(tiny) > 8 + count // 2 or len(text) > 2 + count // 2

@@ -260,8 +260,12 @@ def strays() -> Iterator[bytes]:
             mixed[1 : 1 + share] = word.view("<f4")
             yield np.append(mixed, normal[:100]).tobytes()
             yield np.append(normal[:300], mixed).tobytes()
+            yield np.concatenate([normal, mixed, normal, normal[:100]]).tobytes()
     for _ in range(200):
         yield rng.choice(words, int(rng.integers(0, 600))).tobytes()
+        spread = np.resize(normal, int(rng.integers(1000, 3000)))
+        spread[rng.integers(0, len(spread), int(rng.integers(0, 400)))] = rng.choice(words).view("<f4")
+        yield spread.tobytes()
 
 
 def test_what_follows_floats_agrees_with_the_oracle() -> None:

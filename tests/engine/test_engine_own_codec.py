@@ -9,7 +9,7 @@ from changed_copy import HERE, Changes, run_with
 
 from netoffload import codec_specs
 from netoffload.codec import kernels
-from netoffload.codec_specs import SPECS
+from netoffload.codec_specs import SPECS, CodecId, Tagged
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import UsageError
 
@@ -58,24 +58,18 @@ COARSE = {
         (MEMBER, f"{MEMBER}    COARSE = 9\n"),
         (ROW, f"{ROW}    CodecSpec(CodecId.COARSE, Tagged(places8=(3, 0))),\n"),
     ),
-    "codec/plain.py": (
+    "codec/tagged.py": (
         (
-            "\n\n@kernel\ndef encode_bounded(",
+            '"""The tagged codecs."""\n',
             """
 
-@kernel
-def encode_coarse(source, source_at, count, bound_k, target, target_at, capacity, classes):
-    room = Stretch(target, target_at, capacity)
-    return _encode_fit(bounded_lane, bounded_limits(4), source, source_at, count, room, classes)
+@inlined_with
+def _coarse_limits(bound_k):
+    return scalar.bounded_limits(4)
 
 
-@kernel
-def round_trip_coarse(source, bound_k, target):
-    round_trip_bounded(source, 4, target)
-
-
-@kernel
-def encode_bounded(""",
+ARITHMETIC[CodecId.COARSE] = ARITHMETIC[CodecId.BOUNDED]._replace(limits=_coarse_limits)
+""",
         ),
     ),
     "codec/reference.py": (
@@ -117,6 +111,6 @@ def test_a_codec_without_an_oracle_or_a_row_fails_at_import(tmp_path: Path) -> N
         codec_specs.Cut(9)
 
 
-def test_a_tagged_codec_without_kernels_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"encode_made_up: netoffload\.codec\.plain must have one"):
-        kernels._of_variant(kernels.KERNEL, "encode_made_up")
+def test_a_tagged_codec_without_arithmetic_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"codec none has no arithmetic: add it to netoffload\.codec\.tagged"):
+        kernels._tagged_kernels(CodecId.NONE, Tagged(places8=(3, 0)), kernels.KERNEL)

@@ -159,6 +159,13 @@ def wire_frame(
     return emit_vnet(Vnet(), emit_ethernet(ethernet, emit_ipv4(header, bytes(octets))))
 
 
+def shortened(frame: bytes, block_len: int) -> bytes:
+    """Return a frame that ends within the headers of its block, and says so."""
+    ethernet, rest = parse_ethernet(frame[10:])
+    ip, octets = parse_ipv4(rest)
+    return emit_vnet(Vnet(), emit_ethernet(ethernet, emit_ipv4(ip, octets[:block_len])))
+
+
 def _bad_frames() -> list[tuple[str, bytes]]:
     frame, _, block = good_block()
     flipped = bytearray(frame)
@@ -169,6 +176,7 @@ def _bad_frames() -> list[tuple[str, bytes]]:
         ("drop_bad_crc", bytes(flipped)),
         ("drop_runt", frame[:-1]),
         ("drop_runt", frame[:60]),
+        ("drop_runt", shortened(frame, 8)),
         ("drop_bad_header", wire_frame(block, fragment=0x2000)),
         ("drop_bad_header", wire_frame(block, {20 + 12: 0x40})),
         ("drop_bad_header", wire_frame(dataclasses.replace(block, payload=b""), {20 + 12: 0xF0})),
@@ -232,6 +240,20 @@ def test_a_good_block_after_a_bad_one_is_decoded() -> None:
     good = good_block()[0]
     delivered = connected_receiver().from_wire([_bad_frames()[0][1], good])
     assert [segment_of(frame)[2] for frame in delivered] == [DECODED[:1000]]
+
+
+@pytest.mark.parametrize(("sizes", "segments"), [((1000, 1000), 1), ((1000, 996), 2), ((0, 0), 2)])
+def test_blocks_are_merged_where_they_were_cut_from_segments_of_one_size(sizes: tuple[int, int], segments: int) -> None:
+    block = good_block()[2]
+    header = block.tcp_header
+    behind = header[:4] + (ISN + 1 + 1000).to_bytes(4, "big") + header[8:]
+    blocks = [
+        dataclasses.replace(block, gso_size=size, tcp_header=bytes(words[:13]) + b"\x10" + words[14:])  # ACK alone
+        for size, words in zip(sizes, (header, behind), strict=True)
+    ]
+    delivered = connected_receiver().from_wire([wire_frame(one) for one in blocks])
+    assert b"".join(segment_of(frame)[2] for frame in delivered) == 2 * DECODED[:1000]
+    assert len(delivered) == segments
 
 
 @pytest.mark.parametrize("change", [{CPI: 0}, {CPI + 1: 0x27}])

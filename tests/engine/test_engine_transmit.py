@@ -90,9 +90,9 @@ def test_the_mark_is_in_the_middle(per_segment: bool) -> None:
         assert block.half_bursts == block.count // 2 // LANES
 
 
-@pytest.mark.parametrize("known", [(CodecId.SPARSE, CodecId.BOUNDED), (CodecId.BOUNDED,), (CodecId.INCEPTIONN,)])
+@pytest.mark.parametrize("known", [(CodecId.PACKED, CodecId.BOUNDED), (CodecId.BOUNDED,), (CodecId.INCEPTIONN,)])
 def test_a_peer_that_does_not_know_the_codec_gets_its_values_in_another(known: tuple[CodecId, ...]) -> None:
-    nic = Nic(codec=CodecId.SPARSE)
+    nic = Nic(codec=CodecId.PACKED)
     nic.from_host(make_segment(flags="S", seq=ISN))
     word = emit_capability(sum(1 << codec_id for codec_id in known), ways=0, nonce=FIRST_NONCE)
     nic.from_wire([make_segment(flags="SA", seq=5, ack=ISN + 1, to_client=True, options=[(253, word[2:])])])
@@ -106,7 +106,7 @@ def test_a_peer_that_does_not_know_the_codec_gets_its_values_in_another(known: t
     assert {block.codec for block in blocks} == {known[0]}
     if known == (CodecId.BOUNDED,):
         decoded = [get("bounded").decode(np.frombuffer(block.bursts, np.uint8), block.count, 10) for block in blocks]
-        wanted = get("sparse").round_trip(np.frombuffer(GRADIENT, np.float32), 10)
+        wanted = get("packed").round_trip(np.frombuffer(GRADIENT, np.float32), 10)
         assert np.concatenate(decoded).tobytes() == wanted.tobytes()
 
 

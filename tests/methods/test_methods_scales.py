@@ -63,7 +63,7 @@ def error_of(total: Float32Array, gradients: list[Float32Array]) -> float:
 
 METHODS = [
     *(("inc+c", name) for name in sorted(spec.name.lower() for spec in SPECS)),
-    *((name, "bounded") for name in ("packed", "bounded", "sparse", "16b-T", "fp16", "bf16")),
+    *((name, "bounded") for name in ("packed", "bounded", "16b-T", "fp16", "bf16")),
 ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from mpi4py import MPI
 
 from netoffload.errors import CollectiveError, UsageError
-from netoffload.transport.requests import Arrival, Request
+from netoffload.transport.messages.requests import Arrival, Request
 from netoffload_mpi import BufferTypeError, CompComm
 from netoffload_mpi.buffers import equal_blocks, float_vector, uneven_blocks
 from netoffload_mpi.plane import _duplicate_of

@@ -20,12 +20,11 @@ from tcp_ranks import run_tcp
 from netoffload.collectives import barrier
 from netoffload.collectives.announcement import ANNOUNCEMENT_OCTETS
 from netoffload.errors import CollectiveError, UsageError
-from netoffload.transport.calls import Calls
-from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.calls import CallQueue, Calls
 from netoffload.transport.info import CommInfo, NicAccount
-from netoffload.transport.lanes import Lane
 from netoffload.transport.plane import DataPlane, Settings
-from netoffload.transport.progress import CallQueue
+from netoffload.transport.rounds.exchange import TcpExchange
+from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi import CompComm
 from netoffload_mpi.plane import MpiPlane
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
-from netoffload.transport.requests import Request
+from netoffload.transport.messages.requests import Request
 from netoffload_mpi.requests import CompRequest
 from netoffload_mpi.verify.local_ranks import ThreadComm
 from netoffload_mpi.verify.programs import Op, Program, Sent, generate

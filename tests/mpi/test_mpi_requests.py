@@ -12,8 +12,8 @@ from tcp_ranks import die, run_tcp
 
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.requests import Arrival, Request
+from netoffload.transport.messages.requests import Arrival, Request
+from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload_mpi import CompComm
 from netoffload_mpi.requests import CompRequest
 

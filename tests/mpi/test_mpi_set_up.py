@@ -8,7 +8,7 @@ import pytest
 
 from netoffload.lab.testbed import run_local_ranks
 from netoffload.lab.testbed.launch_backends import find_mpiexec
-from netoffload.transport.driver import prepare
+from netoffload.transport.rounds.driver import prepare
 
 pytestmark = [pytest.mark.mpi]
 

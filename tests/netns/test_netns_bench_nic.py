@@ -101,7 +101,7 @@ def test_streams_and_round_trips_between_plain_nodes(plain_bed: Testbed, payload
     assert min(times_us) > 0
 
 
-@pytest.mark.parametrize("name", ["openvpn-lz4", "vtun-lzo"])
+@pytest.mark.parametrize("name", PEERS)
 def test_a_peer_carries_a_stream(plain_bed: Testbed, payload: Payload, name: str) -> None:
     if reason := missing(PEERS[name]):
         pytest.skip(reason)

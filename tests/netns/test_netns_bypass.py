@@ -18,12 +18,11 @@ from transfers import transfer
 
 from netoffload.control import request
 from netoffload.devices.packet import open_packet
-from netoffload.devices.qdisc import has_clsact
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.lab.testbed.plan import NodePlan, nic_argv
 from netoffload.lab.testbed.stream import stream
 from netoffload.netlink import Namespace, netns_path
-from netoffload.netlink.redirect import remove_link
+from netoffload.netlink.redirect import has_clsact, remove_link
 from netoffload.nic_options import NicProcess
 from netoffload.wire.vnet import Vnet, emit_vnet
 from netoffload_daemon.bypass import KernelBypass

@@ -18,7 +18,7 @@ from netoffload import control
 from netoffload.errors import RunError
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
 from netoffload.netlink import Namespace
-from netoffload.transport import nearby
+from netoffload.transport.wiring import nearby
 from netoffload_mpi.verify.failures import FAMILIES
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi]

@@ -17,10 +17,10 @@ OCTETS = 20_000_000
     ("codec", "faults", "counted"),
     [
         ("inceptionn", "loss=0.01", ["fault_lost"]),
-        ("sparse", "dup=0.05", ["fault_duplicated"]),
+        ("packed", "dup=0.05", ["fault_duplicated"]),
         ("packed", "reorder=0.05", ["fault_reordered"]),
         ("packed", "flip=0.005", ["fault_flipped"]),
-        ("sparse", "truncate=0.005", ["fault_truncated"]),
+        ("packed", "truncate=0.005", ["fault_truncated"]),
         ("bounded", "delay=2ms", ["fault_delayed"]),
         (
             "inceptionn",

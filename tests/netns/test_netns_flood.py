@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quick_cases import NIGHT
 
 from netoffload.engine.flows import SLOTS
 from netoffload.lab.testbed.soak import nft_path
@@ -21,8 +22,8 @@ pytestmark = [
 PROGRAM = str(Path(__file__).with_name("programs") / "flood.py")
 SHARE_MAX = 0.5
 """Octets on the wire per octet of a compressed stream, with all headers."""
-SOME = SLOTS + SLOTS // 2
-MANY = 20_000
+COUNT = 20_000 if NIGHT else SLOTS + SLOTS // 2
+SECONDS = 60 if NIGHT else 8
 
 
 def flood(kind: str, *options: str, timeout_s: float = 110) -> dict[str, Any]:
@@ -34,20 +35,18 @@ def flood(kind: str, *options: str, timeout_s: float = 110) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["reset", "reset-no-nic", "expire", "expire-no-nic"])
-@pytest.mark.parametrize("count", [SOME, pytest.param(MANY, marks=pytest.mark.slow)])
-def test_connections_that_are_gone_leave_room_for_new_ones(kind: str, count: int) -> None:
-    found = flood(kind, "--count", str(count))
+def test_connections_that_are_gone_leave_room_for_new_ones(kind: str) -> None:
+    found = flood(kind, "--count", str(COUNT))
     error = "ECONNRESET" if kind.startswith("reset") else "ETIMEDOUT"
-    assert found["outcomes"] == {error: count}
+    assert found["outcomes"] == {error: COUNT}
     assert max(found["new_shares_on_wire"]) < SHARE_MAX, found
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("seconds", [8, 60])
-def test_a_flood_changes_no_established_flow_and_leaves_room(seconds: int) -> None:
-    found = flood("spray", "--seconds", str(seconds), timeout_s=200)
-    assert found["begun"] > 1000 * seconds
-    assert found["looks"] > seconds
+def test_a_flood_changes_no_established_flow_and_leaves_room() -> None:
+    found = flood("spray", "--seconds", str(SECONDS), timeout_s=200)
+    assert found["begun"] > 1000 * SECONDS
+    assert found["looks"] > SECONDS // 4, "the established flow was looked at seldom: the flood takes the cores"
     assert found["share_on_wire_max"] < SHARE_MAX, found
     assert max(found["new_shares_on_wire"]) < SHARE_MAX, found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from quick_cases import NIGHT
 
 from netoffload.control import request
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
@@ -18,7 +18,7 @@ from netoffload.lab.testbed.soak import Values, measure_path, nft_path, routed
 pytestmark = [pytest.mark.netns, pytest.mark.slow]
 
 PROGRAM = str(Path(__file__).with_name("programs") / "forge_icmp.py")
-COUNT = 1000 if os.environ.get("NETOFFLOAD_NIGHT") == "1" else 100
+COUNT = 1000 if NIGHT else 100
 SHARE_CHANGE_MAX = 0.1
 OCTETS = 8_000_000
 TAGGED_S = 5.0

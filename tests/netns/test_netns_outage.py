@@ -79,7 +79,7 @@ def compressed_octets(bed: Testbed) -> int:
 @pytest.mark.parametrize(
     ("outage", "codec"),
     [
-        (restart_receiving_nic, "sparse"),
+        (restart_receiving_nic, "bounded"),
         (restart_both_nics, "packed"),
         (take_the_link_down, "inceptionn"),
         (stop_the_receiving_nic, "packed"),

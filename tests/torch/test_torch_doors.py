@@ -14,7 +14,7 @@ import pytest
 
 from netoffload.errors import UsageError
 from netoffload.torch import CompressionState, Options
-from netoffload.transport.launchers import set_rank_environment
+from netoffload.transport.rendezvous.launchers import set_rank_environment
 
 RANKS = Path(__file__).with_name("programs") / "doors_ranks.py"
 EXAMPLES = Path(__file__).parents[2] / "examples"

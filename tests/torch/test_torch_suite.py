@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-ENV_NIGHT = "NETOFFLOAD_NIGHT"
-at_night = pytest.mark.skipif(os.environ.get(ENV_NIGHT) != "1", reason=f"takes minutes: set ${ENV_NIGHT}=1")
-"""Environment variable; 1: tests that take many minutes run too."""
+from quick_cases import by_day
 
 SUITE = Path(__file__).with_name("torch_suite.py")
 
@@ -28,7 +24,7 @@ def _run(*words: str) -> dict[str, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=at_night)])
+@pytest.mark.parametrize("ranks", by_day([3, 4], [3]))
 def test_torchs_own_tests_of_collectives_pass(ranks: int) -> None:
     found = _run("--ranks", str(ranks), "--quick")
     assert (found["unexpected"], found["mended"]) == ([], [])
@@ -37,7 +33,7 @@ def test_torchs_own_tests_of_collectives_pass(ranks: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@at_night
+@pytest.mark.night
 @pytest.mark.parametrize("ranks", [3, 4, 8])
 def test_all_of_torchs_own_tests_pass(ranks: int) -> None:
     found = _run("--ranks", str(ranks))

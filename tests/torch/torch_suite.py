@@ -90,7 +90,7 @@ def prepare(backend: str) -> None:
     torch.set_num_threads(1)
     if backend == "netoffload":
         from netoffload.torch import backend_group
-        from netoffload.transport import driver
+        from netoffload.transport.rounds import driver
 
         assert backend_group
         driver.prepare()

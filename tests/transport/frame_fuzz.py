@@ -9,13 +9,12 @@ from collections.abc import Callable
 from contextlib import closing
 
 from netoffload.errors import CollectiveError
-from netoffload.transport.agreement import Offer
-from netoffload.transport.frames import Frame, Kind
-from netoffload.transport.lanes import Lane
-from netoffload.transport.links import Links
-from netoffload.transport.listening import Listeners
-from netoffload.transport.peers import Peer
-from netoffload.transport.watch import FIRST_CONTEXT, Watch
+from netoffload.transport.messages.frames import Frame, Kind
+from netoffload.transport.messages.links import Links
+from netoffload.transport.messages.peers import Peer
+from netoffload.transport.messages.watch import FIRST_CONTEXT, Watch
+from netoffload.transport.rendezvous.agreement import Offer
+from netoffload.transport.wiring.lanes import Lane, Listeners
 
 HEADER = struct.Struct("!4sBBHiIQ")
 """As in ``frames``, written anew."""

@@ -9,10 +9,11 @@ import pytest
 from netoffload.collectives import Exchange
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.collectives.hierarchy import SubExchange
-from netoffload.transport import contexts, links, nearby
-from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.lanes import Lane
 from netoffload.transport.local_ranks import run_tcp
+from netoffload.transport.messages import links, watch
+from netoffload.transport.rounds.exchange import TcpExchange
+from netoffload.transport.wiring import nearby
+from netoffload.transport.wiring.lanes import Lane
 
 __all__ = ["Watched", "die", "part", "run_tcp", "wait_less"]
 
@@ -25,7 +26,7 @@ def part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wait_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ranks wait a moment, and not a second, for a reason that nobody gives and for a rank that has closed."""
-    monkeypatch.setattr(contexts, "GRACE_S", 0.1)
+    monkeypatch.setattr(watch, "GRACE_S", 0.1)
     monkeypatch.setattr(links, "REFUSED_S", 0.1)
 
 

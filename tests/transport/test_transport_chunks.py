@@ -18,9 +18,9 @@ from netoffload.codec import CodecId
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.guarded import guarded_octets
 from netoffload.errors import CollectiveError
-from netoffload.transport.agreement import Quantiser
-from netoffload.transport.chunks import CODED_FLOATS, HEADER_OCTETS, OUT_END, Coding, make_coding, pack
-from netoffload.transport.coded_socket import CodedSocket
+from netoffload.transport.rendezvous.agreement import Quantiser
+from netoffload.transport.wiring.chunks import CODED_FLOATS, HEADER_OCTETS, OUT_END, Coding, make_coding, pack
+from netoffload.transport.wiring.coded_socket import CodedSocket
 from netoffload.wire.checksum import crc32c
 
 BOUND_K = 10

@@ -38,13 +38,21 @@ from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.config import ENV_CONTROL, ENV_OFFLOAD, INLINE_BOUND_K, INLINE_CODEC, Offload
 from netoffload.errors import CollectiveError, UsageError
 from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Settings, TcpExchange, wait_all
-from netoffload.transport.agreement import UNTAGGED, Agreement, Marking, Offer, Precision, Quantiser, agree, own_offer
-from netoffload.transport.chunks import CODED_FLOATS, HEADER_OCTETS
-from netoffload.transport.hello import HELLO_OCTETS, Hello
 from netoffload.transport.info import NicAccount
-from netoffload.transport.listening import Listeners
-from netoffload.transport.plane import what_stays_raw
-from netoffload.transport.wiring import wire_up
+from netoffload.transport.plane import what_stays_raw, wire_up
+from netoffload.transport.rendezvous.agreement import (
+    UNTAGGED,
+    Agreement,
+    Marking,
+    Offer,
+    Precision,
+    Quantiser,
+    agree,
+    own_offer,
+)
+from netoffload.transport.wiring.chunks import CODED_FLOATS, HEADER_OCTETS
+from netoffload.transport.wiring.hello import HELLO_OCTETS, Hello
+from netoffload.transport.wiring.lanes import Listeners
 
 ROUNDED = Quantiser(CodecId.BOUNDED, 10)
 BOUNDED, INCEPTIONN = Precision("bounded", 10), Precision("inceptionn", 10)

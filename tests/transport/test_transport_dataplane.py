@@ -32,14 +32,13 @@ from netoffload.config import ENV_CONTROL, TOS_COMPRESS
 from netoffload.control import ControlServer
 from netoffload.engine import judgement
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
-from netoffload.transport.agreement import Agreement, Marking, Offer, Precision, agree, own_address, own_nic
 from netoffload.transport.calls import Calls
-from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.hello import Hello, Step
 from netoffload.transport.info import NicAccount
-from netoffload.transport.lanes import CALL_LANES, Lane
-from netoffload.transport.listening import Listeners
 from netoffload.transport.plane import DataPlane, Settings
+from netoffload.transport.rendezvous.agreement import Agreement, Marking, Offer, Precision, agree, own_address, own_nic
+from netoffload.transport.rounds.exchange import TcpExchange
+from netoffload.transport.wiring.hello import Hello, Step
+from netoffload.transport.wiring.lanes import CALL_LANES, Lane, Listeners
 
 
 def values_of(rank: int, count: int) -> Float32Array:

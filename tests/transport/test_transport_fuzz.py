@@ -20,13 +20,14 @@ from netoffload.collectives import barrier
 from netoffload.collectives.transfer import octets_of
 from netoffload.config import Offload
 from netoffload.errors import CollectiveError, MalformedError, NetOffloadError
-from netoffload.transport import DataPlane, Settings, StoreRendezvous, set_up, store_rendezvous
-from netoffload.transport.agreement import Offer
-from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.frames import MAX_TEXT_OCTETS, MESSAGE_FLOATS_MAX, Frame, Kind, take_frames
-from netoffload.transport.mailbox import Mailbox, Message, Receive
-from netoffload.transport.requests import Request
-from netoffload.transport.watch import AHEAD_MAX
+from netoffload.transport import DataPlane, Settings, StoreRendezvous, set_up
+from netoffload.transport.messages.frames import MAX_TEXT_OCTETS, MESSAGE_FLOATS_MAX, Frame, Kind, take_frames
+from netoffload.transport.messages.mailbox import Mailbox, Message, Receive
+from netoffload.transport.messages.requests import Request
+from netoffload.transport.messages.watch import AHEAD_MAX
+from netoffload.transport.rendezvous import store
+from netoffload.transport.rendezvous.agreement import Offer
+from netoffload.transport.rounds.exchange import TcpExchange
 
 SIZE = 3
 
@@ -214,7 +215,7 @@ def meet(seed: int) -> list[Any]:
 def test_a_store_with_which_somebody_meddles_is_an_error_on_all_ranks_or_on_none(
     seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_rendezvous, "GRACE_S", 0.2)
+    monkeypatch.setattr(store, "GRACE_S", 0.2)
     for seed in seeds:
         errors = meet(seed)
         assert all(isinstance(error, NetOffloadError) for error in errors) or errors == [None] * SIZE, (seed, errors)

@@ -19,11 +19,11 @@ from netoffload.collectives.reference import RoundTrip, ring_sum
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport import meeting_loop
-from netoffload.transport.agreement import Marking, Offer, Quantiser, agree
-from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.lanes import Lane
-from netoffload.transport.loop_port import ASLEEP_NS, PATIENCE, PATIENCE_NS, make_port
+from netoffload.transport.rendezvous.agreement import Marking, Offer, Quantiser, agree
+from netoffload.transport.rounds import meeting_loop
+from netoffload.transport.rounds.exchange import TcpExchange
+from netoffload.transport.rounds.loop_port import ASLEEP_NS, PATIENCE, PATIENCE_NS, make_port
+from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi import MPI
 from netoffload_mpi.verify.local_ranks import ThreadComm
 

@@ -18,15 +18,14 @@ from tcp_ranks import die, part, run_tcp, wait_less
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport.agreement import Offer
-from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.frames import Frame, Kind
-from netoffload.transport.joining import LIVES, Joiner
-from netoffload.transport.lanes import Lane
-from netoffload.transport.links import neighbours
-from netoffload.transport.listening import Listeners
-from netoffload.transport.requests import wait_all
-from netoffload.transport.wiring import wire_up
+from netoffload.transport.messages.frames import Frame, Kind
+from netoffload.transport.messages.links import neighbours
+from netoffload.transport.messages.requests import wait_all
+from netoffload.transport.plane import wire_up
+from netoffload.transport.rendezvous.agreement import Offer
+from netoffload.transport.rounds.exchange import TcpExchange
+from netoffload.transport.wiring.joining import LIVES, Joiner
+from netoffload.transport.wiring.lanes import Lane, Listeners
 
 SIZE = 12
 """Some of so many ranks are no neighbours."""

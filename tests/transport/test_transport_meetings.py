@@ -12,8 +12,9 @@ import pytest
 from stores import MemoryStore
 
 from netoffload.errors import CollectiveError, MalformedError, PeerLostError
-from netoffload.transport import StoreRendezvous, store_rendezvous
-from netoffload.transport.launchers import Attempt
+from netoffload.transport import StoreRendezvous
+from netoffload.transport.rendezvous import store
+from netoffload.transport.rendezvous.launchers import Attempt
 
 SIZE = 3
 FIRST, SECOND = Attempt("job", "0", 0), Attempt("job", "0", 1)
@@ -43,7 +44,7 @@ class MortalStore:
 
 @pytest.fixture(autouse=True)
 def _wait_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_rendezvous, "GRACE_S", 0.05)
+    monkeypatch.setattr(store, "GRACE_S", 0.05)
 
 
 def gathered(store: Any, rank: int, attempt: Attempt, limit_s: float, values: str) -> Any:

@@ -14,9 +14,9 @@ from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.mailbox import Mailbox, Message, Receive
-from netoffload.transport.requests import Arrival, Request, wait_all
+from netoffload.transport.messages.mailbox import Mailbox, Message, Receive
+from netoffload.transport.messages.requests import Arrival, Request, wait_all
+from netoffload.transport.rounds.exchange import TcpExchange
 
 
 def values_of(seed: int, count: int) -> Float32Array:

@@ -19,10 +19,10 @@ import pytest
 from stores import MemoryStore
 
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
-from netoffload.transport.address_rendezvous import Address, AddressRendezvous, parse_addresses, read_addresses
-from netoffload.transport.agreement import VERSION, Marking, Offer, Precision
-from netoffload.transport.launchers import Attempt
-from netoffload.transport.store_rendezvous import StoreRendezvous
+from netoffload.transport.rendezvous.addresses import Address, AddressRendezvous, parse_addresses, read_addresses
+from netoffload.transport.rendezvous.agreement import VERSION, Marking, Offer, Precision
+from netoffload.transport.rendezvous.launchers import Attempt
+from netoffload.transport.rendezvous.store import StoreRendezvous
 
 
 def on_threads(ranks: range, body: Callable[[int], Any]) -> list[Any]:

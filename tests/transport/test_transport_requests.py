@@ -9,8 +9,8 @@ import pytest
 
 from netoffload.errors import CollectiveError
 from netoffload.transport import Request, wait_all
-from netoffload.transport.progress import CallQueue
-from netoffload.transport.requests import Arrival
+from netoffload.transport.calls import CallQueue
+from netoffload.transport.messages.requests import Arrival
 
 
 def test_callbacks_run_once_before_anyone_wakes_up_and_at_once_after_the_end() -> None:

@@ -25,10 +25,10 @@ from netoffload.collectives.schedule import consecutive
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport import driver, loop_port, meeting_loop
-from netoffload.transport.agreement import Quantiser
-from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.lanes import Lane
+from netoffload.transport.rendezvous.agreement import Quantiser
+from netoffload.transport.rounds import driver, loop_port, meeting_loop
+from netoffload.transport.rounds.exchange import TcpExchange
+from netoffload.transport.wiring.lanes import Lane
 
 SIZES = (1, 2, 3, 4, 5, 8)
 COUNTS = (0, 1, 7, 1024, *(() if JIT_DISABLED else (20_003,)))

@@ -27,9 +27,9 @@ from netoffload.transport import (
     set_up,
     wait_all,
 )
-from netoffload.transport.driver import prepare
-from netoffload.transport.frames import Frame, Kind
-from netoffload.transport.requests import Request
+from netoffload.transport.messages.frames import Frame, Kind
+from netoffload.transport.messages.requests import Request
+from netoffload.transport.rounds.driver import prepare
 
 SIZE = 3
 

@@ -18,12 +18,12 @@ from tcp_ranks import run_tcp
 
 from netoffload.collectives import barrier
 from netoffload.netlink import Namespace, remove_netns
-from netoffload.transport import nearby
-from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.frames import Frame, Kind
-from netoffload.transport.hello import HELLO_OCTETS, Hello, Step
-from netoffload.transport.joining import STRANGERS_MAX
-from netoffload.transport.lanes import EVERY, Lane
+from netoffload.transport.messages.frames import Frame, Kind
+from netoffload.transport.rounds.exchange import TcpExchange
+from netoffload.transport.wiring import nearby
+from netoffload.transport.wiring.hello import HELLO_OCTETS, Hello, Step
+from netoffload.transport.wiring.joining import STRANGERS_MAX
+from netoffload.transport.wiring.lanes import EVERY, Lane
 
 PROGRAM = str(Path(__file__).with_name("programs") / "guarded_ranks.py")
 NOBODY = 65534

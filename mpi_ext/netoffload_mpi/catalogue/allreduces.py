@@ -24,7 +24,7 @@ from netoffload.collectives.transfer import aborting_on_error
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
-from netoffload.transport.lanes import Lane
+from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi.buffers import float_vector
 from netoffload_mpi.catalogue.rows import row, short
 from netoffload_mpi.lifecycle import PlaneComm

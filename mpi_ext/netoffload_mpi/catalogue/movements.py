@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -21,9 +21,6 @@ from netoffload_mpi.plane import MpiPlane
 from netoffload_mpi.plans import Place, Plan, check_root, copy, not_in_place, source_of
 from netoffload_mpi.verify.cases import WEIGHTS, Case, Prepared, Rounding, nothing
 from netoffload_mpi.verify.cases import Place as TriedPlace
-
-if TYPE_CHECKING:
-    from netoffload_mpi.comm import CompComm
 
 
 class BlocksOf(Protocol):
@@ -311,7 +308,7 @@ def _alltoall(at: TriedPlace, call: str, parts: Sequence[int], spread: bool, in_
     return Case(call, described("in place" if in_place else "", words), make)
 
 
-def _scatter_all(comm: CompComm, values: Float32Array) -> None:
+def _scatter_all(comm: Movements, values: Float32Array) -> None:
     everything = np.concatenate([values] * comm.size) if comm.rank == 0 else None
     comm.Scatter_comp(everything, values)
 

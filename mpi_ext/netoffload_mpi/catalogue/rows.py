@@ -11,8 +11,7 @@ from netoffload_mpi.lifecycle import PlaneComm
 from netoffload_mpi.plans import Place, Plan
 from netoffload_mpi.requests import CompRequest
 
-if TYPE_CHECKING:  # a communicator's calls are made from rows
-    from netoffload_mpi.comm import CompComm
+if TYPE_CHECKING:
     from netoffload_mpi.verify.cases import Case
     from netoffload_mpi.verify.cases import Place as TriedPlace
 
@@ -72,7 +71,7 @@ def short(values: Float32Array) -> Float32Array:
     return values[:SHORT_FLOATS]
 
 
-def equal_parts(comm: CompComm, values: Float32Array) -> Float32Array:
+def equal_parts(comm: PlaneComm, values: Float32Array) -> Float32Array:
     """Return the longest part of a vector that can be cut into equal parts for all ranks."""
     return values[: values.size // comm.size * comm.size]
 

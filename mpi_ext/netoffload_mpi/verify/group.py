@@ -25,12 +25,12 @@ import numpy as np
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import NetOffloadError, PeerLostError
-from netoffload.transport.agreement import Offer
-from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.driver import prepare
-from netoffload.transport.listening import Listeners
-from netoffload.transport.requests import wait_all
-from netoffload.transport.wiring import wire_up
+from netoffload.transport.messages.requests import wait_all
+from netoffload.transport.plane import wire_up
+from netoffload.transport.rendezvous.agreement import Offer
+from netoffload.transport.rounds.driver import prepare
+from netoffload.transport.rounds.exchange import TcpExchange
+from netoffload.transport.wiring.lanes import Listeners
 
 ADDRESS: Final = "127.0.0.1"
 COUNT: Final = 10_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from mpi4py import MPI
 
 from netoffload.transport.calls import Calls
-from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.info import NicAccount
 from netoffload.transport.plane import Settings
+from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload_mpi.comm import CompComm
 from netoffload_mpi.plane import MpiPlane
 

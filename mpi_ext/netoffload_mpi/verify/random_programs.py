@@ -24,9 +24,9 @@ from typing import Any, Final
 from netoffload.config import Offload, parse_count
 from netoffload.errors import CollectiveError
 from netoffload.programs import end_at_once
-from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.lanes import Lane
 from netoffload.transport.local_ranks import run_tcp
+from netoffload.transport.rounds.exchange import TcpExchange
+from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi import MPI, CompComm
 from netoffload_mpi.verify.local_ranks import ThreadComm
 from netoffload_mpi.verify.messages import Calls

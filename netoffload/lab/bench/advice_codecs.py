@@ -17,24 +17,18 @@ import numpy as np
 from netoffload.codec.bursts import LANES
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
-from netoffload.lab.bench.advice import Coding
 from netoffload.lab.bench.compressor_quality import SHORTEST_S, quality, speeds
+from netoffload.lab.models.advice import Coding
 from netoffload.methods.scales import codec_rms, exponent_for, root_mean_square
-from netoffload.transport import chunks
-from netoffload.transport.agreement import Precision
+from netoffload.transport.rendezvous.agreement import Precision
+from netoffload.transport.wiring import chunks
 
 REPEATS: Final = 5
 """Repeats of everything that is timed."""
 
 
 def coding_of(precision: Precision, vectors: Float32Array, ranks: int) -> Coding:
-    """Measure a codec as an inline ring uses it.
-
-    Args:
-        precision: the codec and its bound.
-        vectors: float32[v, n], gradients of the ranks; rank r takes row r modulo v.
-        ranks: number of ranks.
-    """
+    """Measure a codec as an inline ring uses it on gradients float32[v, n]; rank r has row r modulo v."""
     factor = auto_factor(vectors[0], precision)
     scaled = vectors[0] * factor
     encode_s, decode_s, _, decoded = min(

@@ -13,10 +13,10 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import numpy as np
 
@@ -25,18 +25,20 @@ from netoffload.collectives.samples import read_gradients
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout
-from netoffload.config import Offload, check_bound_k
+from netoffload.config import Offload, check_bound_k, format_ms, format_rate
 from netoffload.environment import cpu_model, versions
 from netoffload.errors import UsageError
-from netoffload.lab.bench import advice
-from netoffload.lab.bench.advice import Coding, Network, Prediction, Workload
 from netoffload.lab.bench.advice_codecs import auto_factor, coding_by, coding_of
-from netoffload.lab.bench.experiment import AllOrNothing, Finding, Progress
+from netoffload.lab.bench.settings import AdviseSettings
+from netoffload.lab.declared import AllOrNothing, Finding, Progress, Table, mega, milli
+from netoffload.lab.models import advice
+from netoffload.lab.models.advice import Coding, Network, Prediction, Workload
+from netoffload.lab.models.cost.exchange import ring_delays_s
 from netoffload.transport import Settings, TcpExchange
-from netoffload.transport.agreement import Precision
-from netoffload.transport.driver import prepare
-from netoffload.transport.launchers import set_rank_environment
 from netoffload.transport.local_ranks import run_tcp
+from netoffload.transport.rendezvous.agreement import Precision
+from netoffload.transport.rendezvous.launchers import set_rank_environment
+from netoffload.transport.rounds.driver import prepare
 
 T = TypeVar("T")
 
@@ -52,55 +54,20 @@ PROBE_OCTETS: Final = (1 << 20, 1 << 27)
 """The shortest and the longest vector that a path is tried with."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What to advise on.
-
-    Attributes:
-        rate_bps: rate of the network; None: measure it.
-        delay_ms: delay of the network, one way, if ``rate_bps`` is given.
-        nodes: number of ranks, or threads of a trial; None: 4.
-        model: name of a model; not used if ``gradients`` is given.
-        gradients: a .npy file of float32[n] or float32[vectors, n].
-        compute_ms: computing time of a step; None: measure the model's, or take 0 for a file.
-        batch: samples per rank and step.
-        steps: training steps before the gradients are taken; None: 50 of a model, 20 of a script.
-        script: a Python file and its arguments, instead of a model.
-        bound: k of the codecs' bound 2^-k.
-        error_max: largest relative error of an exchange to recommend.
-        is_tried: also time rings.
-
-    Raises:
-        UsageError: the values contradict each other, or one is out of range.
-    """
-
-    rate_bps: int | None = None
-    delay_ms: float = 0.0
-    nodes: int | None = None
-    model: str = "hdc"
-    gradients: Path | None = None
-    compute_ms: float | None = None
-    batch: int = 25
-    steps: int | None = None
-    bound: int = 10
-    error_max: float = advice.ERROR_MAX
-    is_tried: bool = False
-    script: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse before anything is measured."""
-        check_bound_k(self.bound)
-        if self.nodes is not None and self.nodes < 2:
-            raise UsageError(f"{self.nodes} ranks exchange nothing: use at least 2")
-        if self.is_tried and self.rate_bps is not None:
-            raise UsageError("--try measures the network itself: leave --rate out")
-        if self.rate_bps is None and self.delay_ms:
-            raise UsageError("--delay needs the network's rate: add --rate 1gbit")
-        if self.script and self.gradients is not None:
-            raise UsageError("a script has gradients of its own: leave --gradients out, or the script")
-        for name, value in {"delay": self.delay_ms, "compute": self.compute_ms or 0.0, "error": self.error_max}.items():
-            if not 0 <= value < math.inf:
-                raise UsageError(f"{name} is {value:g}: it must be a number from 0 on")
+def check(asked: AdviseSettings) -> None:
+    """Refuse before anything is measured."""
+    check_bound_k(asked.bound)
+    if asked.nodes is not None and asked.nodes < 2:
+        raise UsageError(f"{asked.nodes} ranks exchange nothing: use at least 2")
+    if asked.is_tried and asked.rate is not None:
+        raise UsageError("--try measures the network itself: leave --rate out")
+    if asked.rate is None and asked.delay:
+        raise UsageError("--delay needs the network's rate: add --rate 1gbit")
+    if asked.script and asked.gradients is not None:
+        raise UsageError("a script has gradients of its own: leave --gradients out, or the script")
+    for name, value in {"delay": asked.delay, "compute": asked.compute or 0.0, "error": asked.error}.items():
+        if not 0 <= value < math.inf:
+            raise UsageError(f"{name} is {value:g}: it must be a number from 0 on")
 
 
 @dataclass(frozen=True)
@@ -118,55 +85,40 @@ class Findings(Finding):
     cores: int
     load_1min: float
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether other programs wanted more cores than there are, before anything was measured."""
-        return self.load_1min > self.cores
-
-
-class Ranks(Protocol):
-    """Ranks that can carry out a call together."""
-
-    @property
-    def rank(self) -> int:
-        """This one."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        ...
-
-    def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
-        """Return what ``body`` returns on this rank; the ranks compress by ``precision``, or not at all (None)."""
-        ...
+    def shown(self) -> Iterator[Table | str]:
+        """See :meth:`Finding.shown`."""
+        network, work = self.network, self.workload
+        yield (
+            f"{network.ranks} ranks, {format_rate(network.rate_bps)}, {format_ms(network.delay_s)} ms one way "
+            f"({network.source}); {work.name}: {mega(work.gradient_octets)} MB of gradients, "
+            f"{milli(work.compute_s)} ms of computing"
+        )
+        caption = "A step of each rank: MB that it sends; ms; worst error over the codec's bound"
+        names = "exchange wire_octets wire_s codec_s delays_s step_s speedup relative_error worst_over_bound"
+        is_tried = any(row.measured_s is not None for row in self.predictions)
+        names += " measured_s" if is_tried else ""
+        yield Table.of(Prediction, self.predictions, None, only=names, caption=caption)
+        yield self.recommendation
+        if self.load_1min > self.cores:  # before anything was measured
+            yield f"The machine was busy: load {self.load_1min:.1f} on {self.cores} cores."
 
 
 @dataclass(frozen=True)
-class LocalRanks:
-    """Ranks that are threads of this process."""
+class Ranks:
+    """Ranks that carry out a call together: this process is one of a launcher's, or all are threads of this process."""
 
     size: int
     rank: int = 0
+    are_launched: bool = False
 
     def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
-        """See :class:`Ranks`."""
-        results = run_tcp(self.size, body, coding=None if precision is None else precision.quantiser())
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-        return cast("T", results[0])
-
-
-@dataclass(frozen=True)
-class LaunchedRanks:
-    """Ranks that torchrun, mpiexec or ``netoffload run`` started; this process is one of them."""
-
-    size: int
-    rank: int
-
-    def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
-        """See :class:`Ranks`."""
+        """Return what ``body`` returns on this rank; the ranks compress by ``precision``, or not at all (None)."""
+        if not self.are_launched:
+            results = run_tcp(self.size, body, coding=None if precision is None else precision.quantiser())
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+            return cast("T", results[0])
         try:
             from netoffload.torch.ranks import connect
         except ImportError as error:
@@ -178,41 +130,33 @@ class LaunchedRanks:
             return body(calls.plane.exchange)
 
 
-def launched_ranks() -> LaunchedRanks | None:
-    """Return the launcher's ranks, of which this process is one; None without a launcher."""
+def launched_ranks() -> Ranks | None:
+    """Return the ranks that torchrun, mpiexec or ``netoffload run`` started; None without a launcher."""
     said = dict(os.environ)
     set_rank_environment(said)
     size = int(said.get("WORLD_SIZE", "1"))
-    return LaunchedRanks(size, int(said["RANK"])) if size > 1 else None
+    return Ranks(size, int(said["RANK"]), are_launched=True) if size > 1 else None
 
 
 class Adviser(AllOrNothing[Findings]):
     """Measures what the user did not give, and predicts; only rank 0 has findings."""
 
-    def __init__(self, asked: Asked) -> None:
-        """Find the ranks.
-
-        Raises:
-            UsageError: no rate is given, and no launcher started ranks.
-        """
-        self._asked = asked
+    def __init__(self, asked: AdviseSettings) -> None:
+        """Find the ranks."""
+        self._asked, self._rate_bps = asked, asked.rate_bps
+        check(asked)
         self._load_1min = os.getloadavg()[0]
-        self._ranks: Ranks | None = launched_ranks()
+        self._ranks = launched_ranks()
         if self._ranks is None and asked.is_tried:
-            self._ranks = LocalRanks(asked.nodes or RANKS_DEFAULT)
-        if self._ranks is None and asked.rate_bps is None:
+            self._ranks = Ranks(asked.nodes or RANKS_DEFAULT)
+        if self._ranks is None and self._rate_bps is None:
             raise UsageError(
                 "which network? Say --rate 1gbit, or start it on your ranks (torchrun, mpiexec, netoffload run), "
                 "or --try ranks of this machine"
             )
 
     def measure(self, progress: Progress) -> None:
-        """Measure everything.
-
-        Raises:
-            UsageError: the model or the file does not exist.
-            CollectiveError: a rank is lost.
-        """
+        """Measure everything."""
         asked, ranks = self._asked, self._ranks
         if ranks is not None and ranks.rank != 0:
             progress = _say_nothing
@@ -220,13 +164,13 @@ class Adviser(AllOrNothing[Findings]):
         progress("loading what rings run")
         prepare()
         network = None
-        if asked.rate_bps is not None:
+        if self._rate_bps is not None:
             count = asked.nodes or (ranks.size if ranks else RANKS_DEFAULT)
-            network = Network(count, asked.rate_bps, asked.delay_ms * 1e-3)
+            network = Network(count, self._rate_bps, asked.delay * 1e-3)
         elif ranks is not None:
             progress("measuring the network")
             network = ranks.run(None, path)
-            if isinstance(ranks, LocalRanks):
+            if not ranks.are_launched:
                 network = replace(network, source="loopback of this machine")
         assert network is not None
         tried: dict[str, float] = {}
@@ -242,7 +186,7 @@ class Adviser(AllOrNothing[Findings]):
             replace(row, measured_s=work.compute_s + tried[row.exchange]) if row.exchange in tried else row
             for row in advice.predict(network, work, codings)
         ]
-        best, said = advice.recommended(rows, asked.error_max), advice.in_words(rows, asked.error_max)
+        best, said = advice.recommended(rows, asked.error), advice.in_words(rows, asked.error)
         machine = versions("numba"), cpu_model(), os.cpu_count() or 1, self._load_1min
         self.found = Findings(network, work, codings, rows, best.exchange, said, *machine)
 
@@ -261,8 +205,8 @@ class Adviser(AllOrNothing[Findings]):
             progress(f"training {asked.model} for {asked.steps or STEPS_OF_MODEL} steps")
             worker = 0 if self._ranks is None else self._ranks.rank
             name, (vectors, layout, compute_s) = asked.model, _trained(asked, worker)
-        if asked.compute_ms is not None:
-            compute_s = asked.compute_ms * 1e-3
+        if asked.compute is not None:
+            compute_s = asked.compute * 1e-3
         return Workload(name, vectors[0].nbytes, compute_s), vectors, layout
 
 
@@ -270,7 +214,7 @@ def _say_nothing(said: str, share: float | None = None) -> None:
     pass
 
 
-def _trained(asked: Asked, worker: int) -> tuple[Float32Array, Layout, float]:
+def _trained(asked: AdviseSettings, worker: int) -> tuple[Float32Array, Layout, float]:
     """Return a model's latest gradients, its layers, and the median seconds of a step."""
     try:
         from netoffload.lab.training.config import TrainSettings
@@ -288,7 +232,7 @@ def _trained(asked: Asked, worker: int) -> tuple[Float32Array, Layout, float]:
     return np.stack(kept), layout, statistics.median(times_s)
 
 
-def _observed(asked: Asked) -> tuple[Float32Array, Layout, float]:
+def _observed(asked: AdviseSettings) -> tuple[Float32Array, Layout, float]:
     """Return a script's latest gradients, its layers, and the median seconds of a step."""
     try:
         from netoffload.torch.observed import observe
@@ -316,7 +260,7 @@ def path(exchange: TcpExchange) -> Network:
         octets *= 8
     round_trip_s = _median_of_slowest(exchange, [exchange.round_trip_s()])
     found = Network(exchange.size, math.inf, round_trip_s / 2, "measured between ranks")
-    moved_s = took_s - found.meeting_s - found.ring_s / 2
+    moved_s = took_s - found.meeting_s - ring_delays_s(found.link(), found.ranks) / 2
     sent_octets = octets * (exchange.size - 1) / exchange.size
     return replace(found, rate_bps=sent_octets * 8 / (moved_s if moved_s > 0 else took_s))
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from netoffload.codec import Codec, kernels
 from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST_PAYLOAD, Middle
-from netoffload.codec.groups import GROUP
+from netoffload.codec.packed import GROUP
 from netoffload.codec_specs import BOUNDED_BY_K
-from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
+from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compiled.jit import inlined_with, kernel
 from netoffload.compiled.octets import copy_octets
 from netoffload.errors import RunError
@@ -106,14 +106,7 @@ def variants(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[
 
 
 def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_k: int, repeat: int) -> Measurement:
-    """Check a codec on a vector, then time it.
-
-    Args:
-        variant: what is measured.
-        values: float32[n], contiguous.
-        wanted: float32[n], what the oracle makes of them.
-        bound_k: the error bound is 2**-bound_k.
-        repeat: samples.
+    """Check a codec on a contiguous float32[n], of which the oracle makes ``wanted``, then time it.
 
     Raises:
         RunError: the floats that come back are not the oracle's.
@@ -138,14 +131,13 @@ def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_
             raise RunError(f"{variant.codec.name} ({variant.kernel}) is wrong: run 'netoffload verify codec'")
     quality = Quality(*errors(values, wanted), source.size / length, (classes / count).tolist())
     times = max(1, math.ceil(SAMPLE_OCTETS / source.size))
-    tasks: dict[str, Callable[[], object]] = {
-        "memcpy": lambda: copy_repeatedly(times, source, octets),
-        "compress": lambda: _encode_repeatedly(
-            encode, times, source, count, encode_parameter, payload, capacity, classes
-        ),
-        "decompress": lambda: _decode_repeatedly(decode, times, payload, length, count, decode_parameter, octets),
-        "decompress_halves": lambda: _decode_halves_repeatedly(decode_halves, times, halves, *half, octets),
+    calls: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+        "compress": (encode, (source, 0, count, encode_parameter, payload, 0, capacity, classes)),
+        "decompress": (decode, (payload, 0, length, count, decode_parameter, octets, 0)),
+        "decompress_halves": (decode_halves, (halves, 0, *half, octets, 0)),
     }
+    tasks = {"memcpy": functools.partial(_copy_repeatedly, times, source, octets)}
+    tasks |= {name: functools.partial(_repeatedly, function, times, given) for name, (function, given) in calls.items()}
     return Measurement(**speeds(tasks, times * source.size, repeat), quality=quality)
 
 
@@ -186,57 +178,12 @@ def errors(values: Float32Array, decoded: Float32Array) -> tuple[float, float]:
 
 
 @inlined_with
-def _encode_repeatedly(
-    encode: Callable[..., tuple[int, int]],
-    times: int,
-    source: Uint8Array,
-    count: int,
-    parameter: int | np.float32,
-    payload: Uint8Array,
-    capacity: int,
-    classes: Int64Array,
-) -> int:
-    length = 0
+def _repeatedly(function: Callable[..., Any], times: int, arguments: tuple[Any, ...]) -> None:
     for _ in range(times):
-        _, length = encode(source, 0, count, parameter, payload, 0, capacity, classes)
-    return length
-
-
-@inlined_with
-def _decode_repeatedly(
-    decode: Callable[..., int],
-    times: int,
-    payload: Uint8Array,
-    length: int,
-    count: int,
-    parameter: int | np.float32,
-    target: Uint8Array,
-) -> int:
-    read = 0
-    for _ in range(times):
-        read = decode(payload, 0, length, count, parameter, target, 0)
-    return read
-
-
-@inlined_with
-def _decode_halves_repeatedly(
-    decode_halves: Callable[..., int],
-    times: int,
-    payload: Uint8Array,
-    length: int,
-    count: int,
-    middle: Middle,
-    parameter: int | np.float32,
-    target: Uint8Array,
-) -> int:
-    read = 0
-    for _ in range(times):
-        read = decode_halves(payload, 0, length, count, middle, parameter, target, 0)
-    return read
+        function(*arguments)
 
 
 @kernel
-def copy_repeatedly(times: int, source: Uint8Array, target: Uint8Array) -> None:
-    """Copy an octet array ``times`` times (memcpy)."""
+def _copy_repeatedly(times: int, source: Uint8Array, target: Uint8Array) -> None:
     for _ in range(times):
         copy_octets(source, 0, target, 0, source.size)

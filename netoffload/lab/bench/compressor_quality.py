@@ -116,14 +116,7 @@ def variance_ratio(
 
 
 def speeds(compressor: Compressor, values: Float32Array, layout: Layout | None = None, *, repeats: int = 9) -> Speeds:
-    """Time encoding and decoding a vector, in turn.
-
-    Args:
-        compressor: any.
-        values: float32[n], finite.
-        layout: of the vector; None: one layer.
-        repeats: timed samples of each.
-    """
+    """Time encoding and decoding a finite float32[n], in turn, each ``repeats`` times."""
     layers = layout or Layout.flat(values.size)
     state = compressor.make_state(layers)
     payload = compressor.encode(values, state)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -13,48 +13,27 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
 from netoffload.environment import cpu_model, versions
 from netoffload.errors import UsageError
-from netoffload.lab.bench.compressor_quality import Quality, Speeds, quality, speeds
-from netoffload.lab.bench.experiment import AllOrNothing, Finding, Progress
-from netoffload.lab.bench.vectors import HDC, gaussian, of_hdc, parse_vector_octets
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What to measure.
-
-    Attributes:
-        specs: text forms of compressors; none: all.
-        data: gaussian:SIGMA or hdc; not used if ``file`` is given.
-        size: octets of a gaussian vector, as text.
-        file: file of float32, whose first vector is taken.
-        layers: lengths of the layers (``500,10``), or hdc; None: those of hdc for hdc, else one layer.
-        repeat: timed samples, and repeats for error, bias and variance.
-        seed: seed of the data and of the compressors.
-    """
-
-    specs: tuple[str, ...]
-    data: str
-    size: str
-    file: Path | None
-    layers: str | None
-    repeat: int
-    seed: int
+from netoffload.lab.bench.compressor_quality import quality, speeds
+from netoffload.lab.bench.settings import CompressorsSettings, parse_vector_octets
+from netoffload.lab.bench.vectors import HDC, gaussian, of_hdc
+from netoffload.lab.declared import AllOrNothing, Column, Finding, Progress, Table, words
 
 
 @dataclass(frozen=True)
 class Row(Finding):
-    """One compressor; the record has the keys of quality and speeds beside the others."""
+    """One compressor: its quality and its speeds, as ``compressor_quality`` says."""
 
     compressor: str
-    spec: str
+    spec: Annotated[str, words("compressor")]
     unbiased: bool
-    quality: Quality
-    speeds: Speeds
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the record."""
-        own = {"compressor": self.compressor, "spec": self.spec, "unbiased": self.unbiased}
-        return own | vars(self.quality) | vars(self.speeds)
+    ratio: Annotated[float, Column("ratio", ".2f")]
+    variance_ratio: Annotated[float, Column("q", ".3g")]
+    bias: Annotated[float | None, Column("bias", ".2g")]
+    mean_error: Annotated[float, Column("mean error", ".2e")]
+    mean_relative_error: float
+    max_error: float
+    encode_GBps: Annotated[float, Column("enc", ".2f")]  # noqa: N815 - the unit as it is written
+    decode_GBps: Annotated[float, Column("dec", ".2f")]  # noqa: N815
 
 
 @dataclass(frozen=True)
@@ -66,27 +45,25 @@ class Findings(Finding):
     versions: dict[str, str]
     cpu: str
 
+    def shown(self) -> Iterator[Table | str]:
+        """See :meth:`Finding.shown`."""
+        asked = self.configuration
+        yield Table.of(Row, self.results, f"{asked['values']} floats of {asked['data']}, {self.cpu}")
+        yield "enc, dec: GB/s of floats per second of one core's time"
+
 
 class Compressors(AllOrNothing[Findings]):
     """Every compressor that was asked for, on one vector."""
 
-    def __init__(self, asked: Asked) -> None:
-        """Refuse compressors that do not exist.
-
-        Raises:
-            UsageError: as ``registry.parse`` says.
-        """
+    def __init__(self, asked: CompressorsSettings) -> None:
+        """Refuse compressors that do not exist."""
         self._asked = asked
-        self._compressors = [registry.parse(spec) for spec in asked.specs or registry.specs()]
+        self._compressors = [registry.parse(spec) for spec in asked.compressor or registry.specs()]
 
     def measure(self, progress: Progress) -> None:
-        """Measure everything.
-
-        Raises:
-            UsageError: the data cannot be read, or the layers do not fit it.
-        """
+        """Measure everything."""
         asked = self._asked
-        if asked.data == HDC and asked.file is None:
+        if asked.data == HDC and asked.gradients is None:
             progress("training HDC for one of its gradients")
         name, values = self._vector()
         layout = _layout(asked.layers or (HDC if name == HDC else None), values.size)
@@ -96,7 +73,7 @@ class Compressors(AllOrNothing[Findings]):
             progress(compressor.spec, done / len(self._compressors))
             seen = quality(compressor, values, layout, repeats=asked.repeat, seed=asked.seed)
             fast = speeds(compressor, values, layout, repeats=asked.repeat)
-            rows.append(Row(compressor.name, compressor.spec, compressor.unbiased, seen, fast))
+            rows.append(Row(compressor.name, compressor.spec, compressor.unbiased, **vars(seen), **vars(fast)))
         configuration = {"data": name, "values": values.size, "layers": list(layout.sizes)}
         configuration |= {"repeat": asked.repeat, "seed": asked.seed}
         self.found = Findings(rows, configuration, versions("numba", "llvmlite"), cpu_model())
@@ -104,9 +81,9 @@ class Compressors(AllOrNothing[Findings]):
     def _vector(self) -> tuple[str, Float32Array]:
         """Return a name and float32[n]."""
         asked = self._asked
-        if asked.file is not None:
-            vectors = read_gradients(asked.file)
-            return asked.file.name, np.ascontiguousarray(vectors.reshape(-1, vectors.shape[-1])[0])
+        if asked.gradients is not None:
+            vectors = read_gradients(asked.gradients)
+            return asked.gradients.name, np.ascontiguousarray(vectors.reshape(-1, vectors.shape[-1])[0])
         if asked.data == HDC:
             return HDC, of_hdc(asked.seed, vectors=1)[0].copy()
         return asked.data, gaussian(asked.data, parse_vector_octets(asked.size) // 4, asked.seed)

@@ -1,9 +1,9 @@
 """Training under torch's DDP over shaped links: time, octets and accuracy of its own exchange, its hooks and ours.
 
 All contenders without NICs take turns in one job of ranks (``rank_ddp``). For each NIC codec there is one more job, on
-a testbed with NICs. In each job replicas that exchange nothing take turns as well. A contender's communication is the
-time by which its step is longer than theirs. That includes waiting for slower ranks, compressing, and the hook's own
-work, but not what is hidden behind backward.
+a testbed with NICs. In each job replicas that exchange nothing take turns as well. Communication time is
+step time minus that of replicas that exchange nothing. That includes waiting for slower ranks, compressing, and the
+hook's own work, but not what is hidden behind backward.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from netoffload.config import check_bound_k, check_choice
+from netoffload.config import check_bound_k, check_choice, format_rate, parse_rate_bps
 from netoffload.environment import cpu_model
 from netoffload.errors import UsageError
-from netoffload.lab.bench.experiment import Finding, Progress
-from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS
+from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpRecord
 from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS
-from netoffload.lab.bench.records import DdpRecord
+from netoffload.lab.bench.settings import DdpSettings, check_nodes
+from netoffload.lab.declared import Column, Finding, Progress, Table, words
+from netoffload.lab.reports import draw_rows
 from netoffload.lab.results import decode_dataclass
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 from netoffload.lab.training import data
-from netoffload.lab.training.config import RankJob, TrainSettings
+from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import save
 from netoffload.lab.training.run import time_limit_s
 
@@ -39,55 +40,12 @@ QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What to train, where, and with which hooks.
-
-    Attributes:
-        bed: settings of the testbed without NICs.
-        settings: settings of the training; their method is not used.
-        names: contenders, of :data:`~netoffload.lab.bench.jobs.DDP_HOOKS`.
-        rounds: number of rounds into which the steps are cut; contenders take turns in each.
-        bound_k: error bound 2^-bound_k of the codecs.
-
-    Raises:
-        UsageError: it cannot be measured.
-    """
-
-    bed: TestbedSettings
-    settings: TrainSettings
-    names: tuple[str, ...]
-    rounds: int
-    bound_k: int
-
-    def __post_init__(self) -> None:
-        """Refuse before anything is built."""
-        for name in self.names:
-            check_choice("contender", name, tuple(DDP_HOOKS))
-        check_bound_k(self.bound_k)
-        if self.bed.nodes < 2:
-            raise UsageError(f"{self.bed.nodes} nodes exchange nothing: use at least 2")
-        if self.settings.iterations < UNTIMED_STEPS + self.rounds:
-            raise UsageError(
-                f"{self.settings.iterations} steps are too few: {UNTIMED_STEPS} are not timed, and each of "
-                f"{self.rounds} rounds needs one"
-            )
-
-    def jobs(self) -> Iterator[tuple[str | None, list[str]]]:
-        """Yield the codec of the NICs (None: no NICs) and the contenders of each job that has some."""
-        for codec in dict.fromkeys([None, *(hook.nic_codec for hook in DDP_HOOKS.values())]):
-            if names := [name for name in self.names if DDP_HOOKS[name].nic_codec == codec]:
-                yield codec, names
-
-
-@dataclass(frozen=True)
 class Row(Finding):
     """One contender; times are medians over the steps.
 
     Attributes:
-        what: its name.
-        s_per_iteration: of a step.
         compute_s: of a step in which nothing travels, in the same job.
-        communicate_s: what the first takes longer.
+        communicate_s: what a step takes longer.
         wire_bytes_per_iteration: on all wires, headers included.
         ratio_to_fp16: octets of the fp16 hook for each of this one; None: that was not measured.
         payload_ratio: octets of a plain ring for each that our hook sent, headers excluded; None: another hook.
@@ -96,15 +54,15 @@ class Row(Finding):
         times_s: times of every step.
     """
 
-    what: str
-    s_per_iteration: float
-    compute_s: float
-    communicate_s: float
-    wire_bytes_per_iteration: float
-    ratio_to_fp16: float | None
-    payload_ratio: float | None
-    accuracy: float
-    loss: float
+    what: Annotated[str, words("what")]
+    s_per_iteration: Annotated[float, Column("step", ".1f", 1e-3)]
+    compute_s: Annotated[float, Column("compute", ".1f", 1e-3)]
+    communicate_s: Annotated[float, Column("communicate", ".1f", 1e-3)]
+    wire_bytes_per_iteration: Annotated[float, Column("wire MB", ".3g", 1e6)]
+    ratio_to_fp16: Annotated[float | None, Column("fp16 / wire", ".2f")]
+    payload_ratio: Annotated[float | None, Column("payload", ".2f")]
+    accuracy: Annotated[float, Column("accuracy", ".1f", 0.01)]
+    loss: Annotated[float, Column("loss", ".3f")]
     times_s: tuple[float, ...]
 
 
@@ -120,28 +78,53 @@ class Findings(Finding):
     failed: dict[str, str | None]
     results: list[Row]
 
+    @property
+    def title(self) -> str:
+        """Model, data, nodes, batch, steps and rates."""
+        asked, training = self.configuration, self.configuration["training"]
+        return (
+            f"{training['model']} on {training['data']}, {asked['nodes']} nodes, batch {training['batch']}, "
+            f"{training['iterations']} steps, {format_rate(asked['rate_bps'])} "
+            f"(measured {format_rate(self.rate_bps_measured)})"
+        )
+
+    def shown(self) -> Iterator[Table | str]:
+        """See :meth:`Finding.shown`."""
+        yield Table.of(Row, self.results, self.title, caption="medians in ms per step; accuracy in %")
+        for name, reason in self.failed.items():
+            yield f"{name}: missing: {reason}"
+
+    def draw(self, path: Path) -> None:
+        """Draw the table."""
+        draw_rows([(row.what, row) for row in self.results], "DDP's gradients", self.title, path)
+
 
 class Ddp:
     """Every contender's training; if a job fails, the results of the others are reported."""
 
-    def __init__(self, asked: Asked) -> None:
-        """Prepare; nothing is built yet."""
+    def __init__(self, asked: DdpSettings) -> None:
+        """Refuse what cannot be measured, before anything is built."""
+        self._settings, self._names = asked.training(), asked.what or tuple(DDP_HOOKS)
+        self._bed = TestbedSettings(asked.nodes, parse_rate_bps(asked.rate), nic=None)
+        for name in self._names:
+            check_choice("contender", name, tuple(DDP_HOOKS))
+        check_bound_k(asked.bound)
+        check_nodes(asked.nodes)
+        if asked.steps < UNTIMED_STEPS + asked.repeat:
+            raise UsageError(
+                f"{asked.steps} steps are too few: {UNTIMED_STEPS} are not timed, and each of {asked.repeat} rounds "
+                "needs one"
+            )
         self._asked = asked
         self._records: list[DdpRecord] = []
         self._measured_bps: list[float] = []
         self._load_1min = os.getloadavg()[0]
 
     def measure(self, progress: Progress) -> None:
-        """Measure everything.
-
-        Raises:
-            UsageError: the data cannot be read.
-            TestbedError: a testbed cannot be built as asked for.
-            RunError: the ranks failed, or replicas differ.
-        """
+        """Measure everything."""
         with tempfile.TemporaryDirectory(prefix="netoffload-ddp-") as name:
-            save(data.load(self._asked.settings), Path(name))
-            for codec, names in self._asked.jobs():
+            save(data.load(self._settings), Path(name))
+            for codec, names in self._jobs():
                 self._run(Path(name), codec, names, progress)
 
     def findings(self, reason: str | None) -> Findings | None:
@@ -151,34 +134,40 @@ class Ddp:
         asked, found = self._asked, list(rows(self._records))
         return Findings(
             configuration={
-                **asdict(asked.bed),
-                "training": asdict(asked.settings.resolved()),
-                "repeat": asked.rounds,
-                "bound_k": asked.bound_k,
+                **asdict(self._bed),
+                "training": asdict(self._settings.resolved()),
+                "repeat": asked.repeat,
+                "bound_k": asked.bound,
             },
             rate_bps_measured=min(self._measured_bps),
             load_1min=self._load_1min,
             cpu=cpu_model(),
             versions=self._records[0].versions,
-            failed={name: reason for name in asked.names if name not in [row.what for row in found]},
+            failed={name: reason for name in self._names if name not in [row.what for row in found]},
             results=found,
         )
 
+    def _jobs(self) -> Iterator[tuple[str | None, list[str]]]:
+        """Yield the codec of the NICs (None: no NICs) and the contenders of each job that has some."""
+        for codec in dict.fromkeys([None, *(hook.nic_codec for hook in DDP_HOOKS.values())]):
+            if names := [name for name in self._names if DDP_HOOKS[name].nic_codec == codec]:
+                yield codec, names
+
     def _run(self, folder: Path, codec: str | None, names: list[str], progress: Progress) -> None:
         asked = self._asked
-        nic = None if codec is None else NicSettings(codec, asked.bound_k)
-        with Testbed(make_plan(replace(asked.bed, nic=nic), new_run_id()), progress=progress) as bed:
+        nic = None if codec is None else NicSettings(codec, asked.bound)
+        with Testbed(make_plan(replace(self._bed, nic=nic), new_run_id()), progress=progress) as bed:
             assert bed.rate_bps_measured is not None  # two nodes at least, and probed
             job, out = folder / "job.json", folder / "record.json"
-            RankJob(asked.settings, str(folder), bound_k=asked.bound_k).write(job)
+            RankJob(self._settings, str(folder), bound_k=asked.bound).write(job)
             argv = ["-m", "netoffload.lab.bench.rank_ddp", "--job", str(job), "--out", str(out)]
-            argv += ["--rounds", str(asked.rounds), *(word for name in names for word in ("--what", name))]
-            limit_s = (1 + len(names)) * time_limit_s(asked.settings, asked.bed.rate_bps)
+            argv += ["--rounds", str(asked.repeat), *(word for name in names for word in ("--what", name))]
+            limit_s = (1 + len(names)) * time_limit_s(self._settings, self._bed.rate_bps)
 
             def told(_rank: int, lines: bytes) -> None:
                 progress(lines.decode(errors="replace").splitlines()[-1])
 
-            run_ranks(bed, range(asked.bed.nodes), argv, env=QUIET, timeout_s=limit_s, on_stdout=told)
+            run_ranks(bed, range(asked.nodes), argv, env=QUIET, timeout_s=limit_s, on_stdout=told)
             said = json.loads(out.read_text(encoding="utf-8"))
             self._records.append(decode_dataclass(DdpRecord, said, "the ranks' record"))
             self._measured_bps.append(bed.rate_bps_measured)

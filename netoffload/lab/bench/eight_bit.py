@@ -29,7 +29,8 @@ import numpy as np
 
 from netoffload.compiled.arrays import Float32Array, Float64Array
 from netoffload.compressors.tables import FIRST_CUT, MIDDLE_CUT, TYPES, magnitudes
-from netoffload.lab.bench.experiment import AllOrNothing, Finding, Progress
+from netoffload.lab.bench.settings import EightBitSettings
+from netoffload.lab.declared import NOTHING, AllOrNothing, Finding, Progress, Table, numbers, words
 
 PAPER_SAMPLE: Final = 25_000_000
 CHUNK: Final = 1_000_000
@@ -88,13 +89,31 @@ class Findings(Finding):
     seed: int
     rows: list[Row]
 
+    def shown(self) -> Iterator[Table | str]:
+        """See :meth:`Finding.shown`."""
+        what = [words("distribution"), words("type")]
+        relative, absolute = [], []
+        for row in self.rows:
+            nearest, search, other = row.errors["nearest"], row.errors["search"], row.errors.get("middle_cut")
+            percents = [row.printed_relative_percent, search.mean_relative_percent, nearest.mean_relative_percent]
+            cut = f"{other.mean_relative_percent:.2f}" if other else NOTHING
+            relative.append([row.distribution, row.type, *(f"{one:.2f}" for one in percents), cut])
+            errors = (search.mean_squared, nearest.mean_squared, nearest.mean_absolute)
+            absolute.append(
+                [row.distribution, row.type, f"{row.printed_absolute:g}", *(f"{one:.2g}" for one in errors)]
+            )
+        title = f"Mean relative error in %, {self.sample} numbers each"
+        yield Table(title, [*what, *numbers("printed", "search", "nearest", "cut at 0.55")], relative)
+        title = "Printed absolute error; mean squared; mean absolute"
+        yield Table(title, [*what, *numbers("printed", "search²", "nearest²", "nearest")], absolute)
+
 
 class EightBit(AllOrNothing[Findings]):
     """Every type on every distribution."""
 
-    def __init__(self, sample: int, seed: int) -> None:
-        """Prepare ``sample`` numbers of each distribution, drawn with ``seed``."""
-        self._sample, self._seed = sample, seed
+    def __init__(self, asked: EightBitSettings) -> None:
+        """Nothing is measured yet."""
+        self._sample, self._seed = asked.sample, asked.seed
 
     def measure(self, progress: Progress) -> None:
         """Measure every row of the table."""
@@ -115,12 +134,7 @@ def sample_of(distribution: str, count: int, seed: int) -> Float32Array:
 
 
 def measure_table(count: int, seed: int) -> Iterator[Row]:
-    """Yield the rows of Table 2, distribution by distribution.
-
-    Args:
-        count: numbers in each sample, at least 1; the paper's is :data:`PAPER_SAMPLE`.
-        seed: of the samples.
-    """
+    """Yield the rows of Table 2 from samples of ``count`` numbers; the paper's are :data:`PAPER_SAMPLE`."""
     for distribution in DISTRIBUTIONS:
         sample = np.abs(sample_of(distribution, count, seed))
         offset = 100.0 if distribution == "N(0, 10^2)" else 10.0

@@ -1,16 +1,19 @@
-"""Jobs of ranks: the names, bounds and limits that command line, experiments and rank programs share.
+"""Jobs of ranks: the names, bounds and limits that settings, experiments and rank programs share, and their findings.
 
-This module imports nothing heavy, because the command line's help has these names.
+Rank 0 leaves a job's findings as JSON for the process that started the ranks. This module imports nothing heavy,
+because the command line's help has these names.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Final
+from typing import Annotated, Final
 
-from netoffload.config import ENV_OFFLOAD, Offload
+from netoffload.config import ENV_OFFLOAD, Offload, format_ms
+from netoffload.lab.declared import Column, Finding, words
 
 _NEED_MPI: Final = "ranks need MPICH and mpi4py: pip install 'netoffload[mpi]'"
 
@@ -24,15 +27,9 @@ def lacks_mpich() -> str | None:
 
 @dataclass(frozen=True)
 class Job:
-    """How a contender's ranks are started.
+    """How a contender's ranks are started; ``missing`` says what this machine lacks for it.
 
-    Attributes:
-        what: the contender's name in the rank program.
-        through_nic: the ranks send through emulated NICs.
-        is_inline: the ranks compress by themselves, with the codec that NICs would have.
-        env: environment of the ranks.
-        mpi: the MPI that starts the ranks.
-        missing: returns what this machine lacks for the job, None if nothing.
+    ``what`` is its name in the rank program. Ranks that are ``is_inline`` compress with the codec that NICs would have.
     """
 
     what: str
@@ -84,6 +81,10 @@ def installed() -> tuple[str, ...]:
 WHATS: Final = tuple(dict.fromkeys(job.what for job in JOBS.values()))
 """Ways in which the ranks of ``rank_allreduce`` can sum a vector."""
 
+ALLREDUCE_ARGUMENTS: Final = "size repeat gradients seed"
+OVERLAP_ARGUMENTS: Final = "compute buckets size compute_ms repeat gradients seed"
+"""The settings that rank programs take from the experiments that start them."""
+
 COMPUTE: Final = ("numpy", "python", "sleep")
 """Ways in which the ranks of ``rank_overlap`` compute: NumPy, which releases the interpreter lock; a loop in Python,
 which holds it; sleep, which leaves its core to others."""
@@ -133,6 +134,117 @@ SLOWEST_OVER_BOUND: Final = 20.0
 """A call may take this many times its bound before its ranks are ended as hung."""
 
 
-def least_s(ranks: int, size_octets: int, rate_bps: float) -> float:
-    """Return the least time of an allreduce over links of that rate: 2(p-1)/p · size / rate."""
-    return 2 * (ranks - 1) / ranks * size_octets * 8 / rate_bps
+@dataclass(frozen=True)
+class JobRecord(Finding):
+    """The fields of every job's record: number of ranks, the NICs' codec and bound (None: no NIC), versions."""
+
+    ranks: int
+    codec: str | None
+    bound_k: int | None
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class AllreduceResult(Finding):
+    """The ranks' result for one contender and size; figures are per call.
+
+    Attributes:
+        what: the contender's name.
+        nodes: number of ranks.
+        times_s: time of the slowest rank, by round; the fields behind it are of these times.
+        bound_s: the least time; None: the rate is not known.
+        wire_octets: octets on all wires; None without a meter.
+        ratio: a ring's payload over the octets on all wires.
+        cpu_s: CPU time of ranks and NICs.
+        rank_cpu_s: CPU time of all ranks together.
+        nic_cpu_s: CPU time of all NICs together; None without NICs.
+        nic: counters of all NICs, added up; None without NICs.
+        max_error: largest difference from the exact sum.
+    """
+
+    what: Annotated[str, words("what")]
+    nodes: int
+    size_octets: Annotated[int, Column("MB", ".4g", 1e6)]
+    times_s: Annotated[
+        tuple[float, ...],
+        Column("median", format_ms, of=statistics.median),
+        Column("min", format_ms, of=min),
+        Column("max", format_ms, of=max),
+    ]
+    median_s: float
+    min_s: float
+    max_s: float
+    bound_s: float | None
+    over_bound: Annotated[float | None, Column("x bound", ".3f")]
+    wire_octets: Annotated[float | None, Column("wire MB", ".2f", 1e6)]
+    ratio: Annotated[float | None, Column("ratio", ".2f")]
+    cpu_s: Annotated[float, Column("CPU s", ".2f")]
+    rank_cpu_s: float
+    nic_cpu_s: float | None
+    nic: dict[str, float] | None
+    max_error: Annotated[float, Column("error", ".2g")]
+
+
+@dataclass(frozen=True)
+class AllreduceRecord(JobRecord):
+    """What ``rank_allreduce`` leaves."""
+
+    results: tuple[AllreduceResult, ...]
+
+
+@dataclass(frozen=True)
+class OverlapResult(Finding):
+    """What ``rank_overlap`` found with one kind of computation; times of a step are medians.
+
+    Attributes:
+        compute_kind: of :data:`COMPUTE`.
+        compute_s_per_bucket: time that computing one bucket should take.
+        times_s: time of a step, by way and round.
+        overlap: share of the shorter part that disappears behind the longer one; 1: the whole shorter part.
+    """
+
+    compute_kind: Annotated[str, words("with")]
+    compute_s_per_bucket: float
+    times_s: dict[str, tuple[float, ...]]
+    compute_s: Annotated[float, Column("compute", ".1f", 1e-3)]
+    communication_s: Annotated[float, Column("communication", ".1f", 1e-3)]
+    serial_s: Annotated[float, Column("serial", ".1f", 1e-3)]
+    overlapped_s: Annotated[float, Column("overlapped", ".1f", 1e-3)]
+    overlap: Annotated[float, Column("overlap", ".2f")]
+
+
+@dataclass(frozen=True)
+class OverlapRecord(JobRecord):
+    """What ``rank_overlap`` leaves."""
+
+    buckets: int
+    size_octets: int
+    results: tuple[OverlapResult, ...]
+
+
+@dataclass(frozen=True)
+class DdpResult(Finding):
+    """The result of the ranks of ``rank_ddp`` for one contender.
+
+    Attributes:
+        times_s: time of the slowest rank, by step.
+        wire_octets: octets on all wires, per step.
+        payload_ratio: octets of a plain ring over those that our hook sent, headers excluded; None: another hook.
+        accuracy: accuracy on the test set, after the last step; None: each rank trains alone.
+        loss: loss of rank 0's last batch.
+    """
+
+    what: str
+    times_s: tuple[float, ...]
+    wire_octets: float
+    payload_ratio: float | None
+    accuracy: float | None
+    loss: float
+
+
+@dataclass(frozen=True)
+class DdpRecord(Finding):
+    """What ``rank_ddp`` leaves; the first result is that of :data:`ALONE`."""
+
+    versions: dict[str, str]
+    results: tuple[DdpResult, ...]

@@ -52,13 +52,7 @@ class _Buffers:
 
 
 def measure_library(name: str, values: Float32Array, bound_k: int, repeat: int) -> LibraryMeasurement:
-    """Check a compressor on a vector, then time it; it is one of :func:`peers`.
-
-    Args:
-        name: name of the compressor.
-        values: float32[n], contiguous.
-        bound_k: compressors in :data:`WITH_BOUND` have the tolerance 2**-bound_k; others ignore it.
-        repeat: samples.
+    """Check one of :func:`peers` on a contiguous float32[n], then time it; with a bound, its tolerance is 2**-bound_k.
 
     Raises:
         RunError: the returned floats differ from the given ones, or differ too much.

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from netoffload.codec import get
-from netoffload.compiled.arrays import Float32Array
-from netoffload.config import check_choice, format_rate
+from netoffload.config import format_rate
 from netoffload.errors import NetOffloadError, RunError
 from netoffload.lab.bench import nic_report, vpn_peers
-from netoffload.lab.bench.experiment import Contender, Progress, take_turns
+from netoffload.lab.bench.experiment import Contender, take_turns
+from netoffload.lab.bench.settings import NicBenchSettings
 from netoffload.lab.bench.throughput import (
     Payload,
     StreamResult,
@@ -37,6 +37,7 @@ from netoffload.lab.bench.throughput import (
     write_payload,
 )
 from netoffload.lab.bench.vectors import gaussian, of_file
+from netoffload.lab.declared import Progress
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
 from netoffload.lab.testbed.build import check_root
 from netoffload.lab.testbed.forks import NIC_IMPORTS
@@ -89,64 +90,11 @@ UNSHAPED_ONLY: Final = ("kernel", "bypass_kernel")
 """Ways that are measured unshaped only: over a shaped link they would fill the wire as ``bypass`` does."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What to measure.
-
-    Attributes:
-        rates_bps: rates of the shaped stages.
-        size_octets: length of a stream over unshaped wires; a multiple of four.
-        seconds: time that a stream over shaped wires should take.
-        repeat: timed rounds.
-        peers: names of :data:`~netoffload.lab.bench.vpn_peers.PEERS`, installed or not.
-        mtu: MTU of every link.
-        nic: codec and bound of the NICs; the kind of testbed decides their packing.
-        round_trips: timed round trips per round.
-        gradients: floats that the streams repeat: gaussian:SIGMA, or a float32 .npy file.
-        seed: seed of gaussian gradients.
-
-    Raises:
-        UsageError: no peer has this name.
-    """
-
-    rates_bps: tuple[int, ...]
-    size_octets: int
-    seconds: float
-    repeat: int
-    peers: tuple[str, ...]
-    mtu: int
-    nic: NicSettings
-    round_trips: int
-    gradients: str
-    seed: int
-
-    def __post_init__(self) -> None:
-        """Refuse before anything is built."""
-        for name in self.peers:
-            check_choice("peer", name, tuple(vpn_peers.PEERS))
-
-    def values(self) -> Float32Array:
-        """Return one block of float32: drawn, or the beginning of a file (repeated if it is shorter).
-
-        Raises:
-            UsageError: the gradients cannot be read.
-        """
-        floats = BLOCK_OCTETS // 4
-        if self.gradients.startswith("gaussian:"):
-            return gaussian(self.gradients, floats, self.seed)
-        return of_file(Path(self.gradients), floats)
-
-
 @dataclass
 class Stage:
-    """One rate of the wires: its testbeds, and what takes turns on them.
+    """One rate of the wires (None: unshaped): testbeds by kind, and what takes turns on them.
 
-    Attributes:
-        rate_bps: rate of the wires; None: unshaped.
-        payload: content of all streams.
-        beds: testbeds, by kind.
-        contenders: contenders whose samples are streams; those of peers may fail.
-        pings: contenders whose samples are round-trip times in microseconds.
+    Samples of ``contenders`` are streams, those of ``pings`` round-trip times in microseconds.
     """
 
     rate_bps: int | None
@@ -158,13 +106,7 @@ class Stage:
 
 @dataclass
 class Measured:
-    """The finished stages.
-
-    Attributes:
-        unshaped: the first stage; None: not finished.
-        shaped: the other stages.
-        load_before: load average before the first stage.
-    """
+    """The finished stages, and the load before the first one."""
 
     unshaped: Stage | None = None
     shaped: list[Stage] = field(default_factory=list)
@@ -174,29 +116,28 @@ class Measured:
 class NicBench:
     """Every stage; finished stages are reported even if a later one fails."""
 
-    def __init__(self, asked: Asked) -> None:
-        """Prepare the streams' content; nothing is built yet.
-
-        Raises:
-            UsageError: the gradients cannot be read.
-        """
-        self._asked, self._values = asked, asked.values()
+    def __init__(self, asked: NicBenchSettings) -> None:
+        """Prepare the streams' content; nothing is built yet."""
+        self._asked, self._peers = asked, asked.peers_of(tuple(vpn_peers.PEERS))
+        self._nic = NicSettings(asked.codec, asked.bound)
+        self._rates_bps, self._size_octets = asked.rates_bps, asked.size_octets
+        floats = BLOCK_OCTETS // 4
+        self._values = (
+            gaussian(asked.gradients, floats, asked.seed)
+            if asked.gradients.startswith("gaussian:")
+            else of_file(Path(asked.gradients), floats)
+        )
         self._measured = Measured()
 
     def measure(self, progress: Progress) -> None:
-        """Measure everything.
-
-        Raises:
-            RunError: a stream did not arrive as it must.
-            TestbedError: a testbed cannot be built as asked for, or by this user.
-        """
+        """Measure everything."""
         check_root()
-        for name in self._asked.peers:
+        for name in self._peers:
             if reason := vpn_peers.missing(vpn_peers.PEERS[name]):
                 progress(f"without {name}: {reason}")
         with prepared_ranks(NIC_IMPORTS):  # there are a dozen testbeds
             self._measured.unshaped = self._run_unshaped(progress)
-            for rate_bps in self._asked.rates_bps:
+            for rate_bps in self._rates_bps:
                 self._measured.shaped.append(self._run_shaped(rate_bps, progress))
 
     def findings(self, reason: str | None) -> nic_report.Findings | None:
@@ -204,15 +145,14 @@ class NicBench:
         return None if self._measured.unshaped is None else nic_report.report(self._asked, self._measured, reason)
 
     def _run_unshaped(self, progress: Progress) -> Stage:
-        asked = self._asked
         with self._stage(None, tuple(WAYS), ROUND_TRIP_KINDS.values(), progress) as stage:
 
             def octets_of(_way: Way, number: int) -> int:
-                return min(WARM_UP_OCTETS, asked.size_octets) if number < 1 else asked.size_octets
+                return min(WARM_UP_OCTETS, self._size_octets) if number < 1 else self._size_octets
 
             stage.contenders = {name: _through(stage, name, octets_of) for name in WAYS}
             for name, kind in ROUND_TRIP_KINDS.items():
-                ping = functools.partial(_round_trips_us, stage.beds[kind], asked.round_trips)
+                ping = functools.partial(_round_trips_us, stage.beds[kind], self._asked.round_trips)
                 stage.pings[name] = Contender(f"round-trip times, {name}", ping)
             self._take_turns(stage, progress)
         return stage
@@ -221,7 +161,7 @@ class NicBench:
         asked = self._asked
         names = tuple(name for name in WAYS if name not in UNSHAPED_ONLY)
         with (
-            self._stage(rate_bps, names, [PLAIN] if asked.peers else [], progress) as stage,
+            self._stage(rate_bps, names, [PLAIN] if self._peers else [], progress) as stage,
             contextlib.ExitStack() as tunnels,
         ):
 
@@ -233,7 +173,7 @@ class NicBench:
                 return int(raw_octets(number) * (stage.payload.ratio if way.tagged else 1.0)) // 4 * 4
 
             stage.contenders = {name: _through(stage, name, octets_of) for name in names}
-            for name in asked.peers:
+            for name in self._peers:
                 progress(f"{format_rate(rate_bps)}: starting {name}")
                 stage.contenders[name] = _through_peer(stage, name, raw_octets, tunnels)
             self._take_turns(stage, progress)
@@ -256,13 +196,13 @@ class NicBench:
         with contextlib.ExitStack() as stack:
             beds = {}
             for kind in dict.fromkeys([*kinds, *(WAYS[name].kind for name in names)]):
-                nic = None if kind == PLAIN else replace(asked.nic, **NIC_KINDS[kind])
+                nic = None if kind == PLAIN else replace(self._nic, **NIC_KINDS[kind])
                 plan = make_plan(TestbedSettings(2, rate_bps, asked.mtu, nic), new_run_id())
                 bed = Testbed(plan, check_rate=rate_bps is not None, progress=lambda said: progress(f"{text}: {said}"))
                 beds[kind] = stack.enter_context(bed)
             # In a testbed's own folder, which goes with the testbed even if this process is killed.
             folder = next(iter(beds.values())).make_scratch()
-            payload = write_payload(self._values, get(asked.nic.codec), asked.nic.bound_k, folder)
+            payload = write_payload(self._values, get(self._nic.codec), self._nic.bound_k, folder)
             yield Stage(rate_bps, payload, beds)
 
 

@@ -26,21 +26,27 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from netoffload.environment import cpu_model, system_versions
 from netoffload.lab.bench import vpn_peers
-from netoffload.lab.bench.experiment import Finding
+from netoffload.lab.bench.settings import NicBenchSettings
 from netoffload.lab.bench.throughput import StreamResult, percentile
+from netoffload.lab.declared import Column, Finding, Table, left_out, words
 from netoffload.lab.results import Spread
+from netoffload.nic_options import NicSettings
 
 if TYPE_CHECKING:
-    from netoffload.lab.bench.nic import Asked, Measured, Stage
+    from netoffload.lab.bench.nic import Measured, Stage
 
 FULL_SHARE: Final = 0.95
 """Busy share of the time from which on a link or the cores count as full."""
+
+STOLEN_SHARE_TOLD: Final = 0.02
+"""Share of the cores' time; if a hypervisor takes less, the report does not mention it."""
 
 TAGGED: Final = ("coalesced", "coalesced_ipcomp", "per_segment", "coalesced_keyed")
 """The contenders of ``nic`` whose streams are compressed."""
@@ -56,32 +62,31 @@ class Cpu(Finding):
     carriers: float
     machine: float
 
-    @classmethod
-    def of(cls, streams: Streams) -> Cpu:
-        """Return the medians over a contender's streams."""
-        return cls(
-            _median(streams, lambda one: 1e9 * one.carrier_cpu_s / one.octets),
-            _median(streams, lambda one: 1e9 * one.machine_cpu_s / one.octets),
-        )
-
 
 @dataclass(frozen=True)
 class StreamRow(Finding):
     """Everything about one contender in one stage; ``rate`` None: unshaped."""
 
-    rate: str | None
-    contender: str
-    Gbps: Spread
+    rate: Annotated[str | None, words("link", none="unshaped")]
+    contender: Annotated[str, words("stream")]
+    Gbps: Annotated[
+        Spread,
+        Column("Gb/s", ".3g", of=attrgetter("median")),
+        Column("min", ".3g", of=attrgetter("minimum")),
+        Column("max", ".3g", of=attrgetter("maximum")),
+    ]
     octets: int
     seconds: list[float]
-    wire_octets_per_MB: float  # noqa: N815
-    frames_per_MB: float  # noqa: N815
+    frames_per_MB: Annotated[float, Column("frames", ".0f")]  # noqa: N815
+    wire_octets_per_MB: Annotated[float, Column("octets", ".3f", 1e6)]  # noqa: N815
     raw_floats: int
-    cpu_s_per_GB: Cpu  # noqa: N815
+    cpu_s_per_GB: Annotated[  # noqa: N815
+        Cpu, Column("own", ".1f", of=attrgetter("carriers")), Column("all", ".1f", of=attrgetter("machine"))
+    ]
     link_share: float | None
     machine_share: float
     stolen_share: float
-    limit: str
+    limit: Annotated[str, words("limit")]
 
 
 @dataclass(frozen=True)
@@ -106,20 +111,13 @@ class ShapedRow(Finding):
 
 @dataclass(frozen=True)
 class PeerRow(Finding):
-    """One tunnel: what to install if it is missing, else its goodput by rate, and why a goodput is missing.
+    """Results for one VPN tunnel: goodput by rate, or why there is none. The record has the keys that are not None."""
 
-    The record has the keys that are not None.
-    """
-
-    missing: str | None = None
-    version: str | None = None
-    Gbps: dict[str, float] | None = None
-    coalesced_over_peer: dict[str, float] | None = None
-    failed: dict[str, str] | None = None
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the record."""
-        return {key: value for key, value in super().to_record().items() if value is not None}
+    missing: str | None = left_out()
+    version: str | None = left_out()
+    Gbps: dict[str, float] | None = left_out()
+    coalesced_over_peer: dict[str, float] | None = left_out()
+    failed: dict[str, str] | None = left_out()
 
 
 @dataclass(frozen=True)
@@ -145,69 +143,112 @@ class Findings(Finding):
     cpu: dict[str, Any]
     load_average: dict[str, float]
 
-    @property
-    def stolen_share(self) -> float:
-        """The largest share of the cores' time that a hypervisor gave to others during a stream."""
-        return max(row.stolen_share for row in self.streams)
+    def shown(self) -> Iterator[Table | str]:
+        """See :meth:`Finding.shown`."""
+        asked = self.configuration
+        title = f"Gb/s of payload, medians of {asked['repeat']}, MTU {asked['mtu']}, {asked['gradients']}"
+        caption = (
+            "frames per 10^6 and octets on the wire per octet of payload; CPU seconds per 10^9: own, of the\n"
+            f"NICs or the tunnel; all, of the machine's {self.cpu['cores']} cores, other programs included"
+        )
+        yield Table.of(StreamRow, self.streams, title, caption=caption)
+        yield (
+            f"over kernel: bypass {self.bypass_over_kernel:.2f}, bypass in the kernel "
+            f"{self.bypass_kernel_over_kernel:.2f}; coalesced over bypass {self.coalesced_over_bypass:.2f}"
+        )
+        for row in self.shaped:
+            shares = ", ".join(f"{name} {share:.3f}" for name, share in row.over_link.items())
+            yield f"{row.rate}: ratio on the wire {row.ratio:.2f}; of what the link allows at that ratio: {shares}"
+        rtt = self.rtt_us
+        yield (
+            f"round trip of one octet: kernel {rtt['kernel']:.0f} us (99 %: {rtt['kernel_p99']:.0f}), "
+            f"NICs {rtt['nic']:.0f} us (99 %: {rtt['nic_p99']:.0f}), added {rtt['added']:.0f} us; "
+            f"busy polling {rtt['nic_busy_poll']:.0f} us, added {rtt['nic_busy_poll_added']:.0f} us; "
+            f"bypass in the kernel {rtt['bypass_kernel']:.0f} us (99 %: {rtt['bypass_kernel_p99']:.0f}), "
+            f"added {rtt['bypass_kernel_added']:.0f} us"
+        )
+        for name, peer in self.peers.items():
+            if peer.missing:
+                yield f"{name}: {peer.missing}"
+            for rate, times in (peer.coalesced_over_peer or {}).items():
+                yield f"coalesced over {name} {peer.version} at {rate}: {times:.2f}"
+            for rate, reason in (peer.failed or {}).items():
+                yield f"{name} {peer.version} at {rate}: {reason}"
+        for rate, lack in self.missing.items():
+            yield f"{rate}: missing: {lack}"
+        stolen_share = max(row.stolen_share for row in self.streams)
+        if stolen_share >= STOLEN_SHARE_TOLD:
+            yield (
+                f"a hypervisor gave up to {stolen_share:.0%} of the cores' time to others: trust ratios more than "
+                "figures, and measure more rounds (--repeat)"
+            )
+        load = self.load_average
+        yield f"load average before {load['before']:.1f}, after {load['after']:.1f}"
 
 
-def report(asked: Asked, measured: Measured, reason: str | None = None) -> Findings:
-    """Return the report.
-
-    Args:
-        asked: what to measure.
-        measured: the finished stages, at least the unshaped one.
-        reason: why stages are missing; None: none is.
-    """
+def report(asked: NicBenchSettings, measured: Measured, reason: str | None = None) -> Findings:
+    """Return the report of the finished stages, at least the unshaped one; ``reason``: why others are missing."""
     unshaped, shaped = measured.unshaped, measured.shaped
     assert unshaped is not None
-    goodput = {name: _median_gbps(one.samples) for name, one in unshaped.contenders.items()}
+    peers, nic = asked.peers_of(tuple(vpn_peers.PEERS)), NicSettings(asked.codec, asked.bound)
+    rows = {stage.rate_bps: _rows(stage) for stage in (unshaped, *shaped)}
+    goodput = {name: row.Gbps.median for name, row in rows[None].items()}
     return Findings(
         kernel_Gbps=goodput["kernel"],
         bypass_Gbps=goodput["bypass"],
         bypass_kernel_Gbps=goodput["bypass_kernel"],
         tagged_Gbps={name: goodput[name] for name in TAGGED},
-        shaped=[_shaped(stage) for stage in shaped],
+        shaped=[_shaped(stage, rows[stage.rate_bps]) for stage in shaped],
         rtt_us=_rtt({name: ping.samples for name, ping in unshaped.pings.items()}),
-        peers={name: _peer(name, shaped) for name in asked.peers},
+        peers={
+            name: _peer(name, [(stage.contenders[name].failed, rows[stage.rate_bps]) for stage in shaped])
+            for name in peers
+        },
         bypass_over_kernel=_over(unshaped, "bypass", "kernel"),
         bypass_kernel_over_kernel=_over(unshaped, "bypass_kernel", "kernel"),
         coalesced_over_bypass=_over(unshaped, "coalesced", "bypass"),
-        cpu_s_per_GB={name: Cpu.of(one.samples) for name, one in unshaped.contenders.items()},
+        cpu_s_per_GB={name: row.cpu_s_per_GB for name, row in rows[None].items()},
         payload_ratio=unshaped.payload.ratio,
-        streams=[
-            _row(stage.rate_bps, name, one.samples)
-            for stage in (unshaped, *shaped)
-            for name, one in stage.contenders.items()
-            if one.samples
-        ],
+        streams=[row for of_stage in rows.values() for row in of_stage.values()],
         missing={_rate_word(rate_bps): reason for rate_bps in asked.rates_bps[len(shaped) :]},
-        configuration=asdict(asked) | {"block_octets": unshaped.payload.block_octets},
+        configuration={
+            "rates_bps": asked.rates_bps,
+            "size_octets": asked.size_octets,
+            "seconds": asked.seconds,
+            "repeat": asked.repeat,
+            "peers": peers,
+            "mtu": asked.mtu,
+            "nic": asdict(nic),
+            "round_trips": asked.round_trips,
+            "gradients": asked.gradients,
+            "seed": asked.seed,
+            "block_octets": unshaped.payload.block_octets,
+        },
         versions=system_versions(),
         cpu={"model": cpu_model(), "cores": os.cpu_count()},
         load_average={"before": measured.load_before, "after": os.getloadavg()[0]},
     )
 
 
-def _shaped(stage: Stage) -> ShapedRow:
-    rate_bps = stage.rate_bps
-    assert rate_bps is not None
-    named = {"untagged": "bypass"} | {name: name for name in TAGGED}
-    streams = {name: stage.contenders[contender].samples for name, contender in named.items()}
-    per_octet = {name: _median(some, lambda one: one.wire_octets / one.octets) for name, some in streams.items()}
-    goodput = {name: _median_gbps(some) for name, some in streams.items()}
-    ratios = {name: per_octet["untagged"] / per_octet[name] for name in TAGGED}
+def _rows(stage: Stage) -> dict[str, StreamRow]:
+    """Return the rows of a stage by contender; those without a sample have none."""
+    return {name: _row(stage.rate_bps, name, one.samples) for name, one in stage.contenders.items() if one.samples}
+
+
+def _shaped(stage: Stage, rows: Mapping[str, StreamRow]) -> ShapedRow:
+    rows = {"untagged": rows["bypass"]} | {name: rows[name] for name in TAGGED}
+    untagged = rows["untagged"]
+    goodput = {name: row.Gbps.median for name, row in rows.items()}
+    ratios = {name: untagged.wire_octets_per_MB / rows[name].wire_octets_per_MB for name in TAGGED}
     return ShapedRow(
-        rate=_rate_word(rate_bps),
+        rate=untagged.rate or "",
         goodput_gbps=goodput,
         ratio=ratios["coalesced"],
-        frames_per_MB={
-            name: _median(some, lambda one: 1e6 * one.wire_frames / one.octets) for name, some in streams.items()
-        },
-        wire_octets_per_MB={name: 1e6 * octets for name, octets in per_octet.items()},
+        frames_per_MB={name: row.frames_per_MB for name, row in rows.items()},
+        wire_octets_per_MB={name: row.wire_octets_per_MB for name, row in rows.items()},
         over_link={name: goodput[name] / (goodput["untagged"] * ratio) for name, ratio in ratios.items()},
-        limit={name: _limit(rate_bps, some) for name, some in streams.items()},
-        cpu_s_per_GB={name: Cpu.of(some) for name, some in streams.items()},
+        limit={name: row.limit for name, row in rows.items()},
+        cpu_s_per_GB={name: row.cpu_s_per_GB for name, row in rows.items()},
         rates_bps_measured={kind: bed.rate_bps_measured for kind, bed in stage.beds.items()},
     )
 
@@ -224,23 +265,29 @@ def _rtt(rtts_us: dict[str, list[list[float]]]) -> dict[str, float]:
     return {**medians, **{f"{name}_p99": rtt_us for name, rtt_us in tails.items()}, **added}
 
 
-def _peer(name: str, shaped: Sequence[Stage]) -> PeerRow:
+def _peer(name: str, stages: Iterable[tuple[str | None, Mapping[str, StreamRow]]]) -> PeerRow:
+    """Return the results of a tunnel; a stage is why the tunnel failed on it, and its rows."""
     peer = vpn_peers.PEERS[name]
     if missing := vpn_peers.missing(peer):
         return PeerRow(missing=missing)
     goodput, over_peer, failed = dict[str, float](), dict[str, float](), dict[str, str]()
-    for stage in shaped:
-        assert stage.rate_bps is not None
-        word, contender = _rate_word(stage.rate_bps), stage.contenders[name]
-        if contender.failed:
-            failed[word] = contender.failed
+    for why, rows in stages:
+        coalesced = rows["coalesced"]
+        rate = coalesced.rate or ""
+        if why:
+            failed[rate] = why
         else:
-            goodput[word] = _median_gbps(contender.samples)
-            over_peer[word] = _median_gbps(stage.contenders["coalesced"].samples) / goodput[word]
+            goodput[rate] = rows[name].Gbps.median
+            over_peer[rate] = coalesced.Gbps.median / goodput[rate]
     return PeerRow(version=peer.version(), Gbps=goodput, coalesced_over_peer=over_peer, failed=failed or None)
 
 
 def _row(rate_bps: int | None, name: str, streams: Streams) -> StreamRow:
+    cores = os.cpu_count() or 1
+    machine_share = _median(streams, lambda one: one.machine_cpu_s / one.seconds) / cores
+    stolen_share = _median(streams, lambda one: one.stolen_s / one.seconds) / cores
+    link_share = rate_bps and _median(streams, lambda one: 8 * one.wire_octets / one.seconds) / rate_bps
+    is_full = machine_share + stolen_share >= FULL_SHARE
     return StreamRow(
         rate=None if rate_bps is None else _rate_word(rate_bps),
         contender=name,
@@ -250,40 +297,21 @@ def _row(rate_bps: int | None, name: str, streams: Streams) -> StreamRow:
         wire_octets_per_MB=_median(streams, lambda one: 1e6 * one.wire_octets / one.octets),
         frames_per_MB=_median(streams, lambda one: 1e6 * one.wire_frames / one.octets),
         raw_floats=sum(one.raw_floats for one in streams),
-        cpu_s_per_GB=Cpu.of(streams),
-        link_share=None if rate_bps is None else _link_share(rate_bps, streams),
-        machine_share=_machine_share(streams),
-        stolen_share=_stolen_share(streams),
-        limit=_limit(rate_bps, streams),
+        cpu_s_per_GB=Cpu(
+            _median(streams, lambda one: 1e9 * one.carrier_cpu_s / one.octets),
+            _median(streams, lambda one: 1e9 * one.machine_cpu_s / one.octets),
+        ),
+        link_share=link_share,
+        machine_share=machine_share,
+        stolen_share=stolen_share,
+        limit="link" if link_share and link_share >= FULL_SHARE else "cores" if is_full else "neither",
     )
-
-
-def _limit(rate_bps: int | None, streams: Streams) -> str:
-    if rate_bps is not None and _link_share(rate_bps, streams) >= FULL_SHARE:
-        return "link"
-    return "cores" if _machine_share(streams) + _stolen_share(streams) >= FULL_SHARE else "neither"
-
-
-def _link_share(rate_bps: int, streams: Streams) -> float:
-    return _median(streams, lambda one: 8 * one.wire_octets / one.seconds) / rate_bps
-
-
-def _machine_share(streams: Streams) -> float:
-    return _median(streams, lambda one: one.machine_cpu_s / one.seconds) / (os.cpu_count() or 1)
-
-
-def _stolen_share(streams: Streams) -> float:
-    return _median(streams, lambda one: one.stolen_s / one.seconds) / (os.cpu_count() or 1)
 
 
 def _over(stage: Stage, name: str, other: str) -> float:
     """Return the median over the rounds of one contender's goodput over another's: a machine's speed may drift."""
     rounds = zip(stage.contenders[name].samples, stage.contenders[other].samples, strict=True)
     return statistics.median(one.goodput_bps / another.goodput_bps for one, another in rounds)
-
-
-def _median_gbps(streams: Streams) -> float:
-    return _median(streams, lambda one: one.goodput_bps / 1e9)
 
 
 def _median(streams: Streams, quantity: Callable[[StreamResult], float]) -> float:

@@ -29,6 +29,7 @@ import numpy as np
 from netoffload.collectives import Quantise, aggregate, barrier, is_short, worker_exchange
 from netoffload.collectives.reference import RoundTrip, aggregated, hierarchical_sum, ring_sum
 from netoffload.collectives.samples import Draw, gradients_from, whole_numbers
+from netoffload.collectives.schedule import ring_octets
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import (
     BOUND_K_DEFAULT,
@@ -37,7 +38,6 @@ from netoffload.config import (
     ENV_METER,
     ENV_OFFLOAD,
     check_bound_k,
-    format_ms,
     parse_rate_bps,
     parse_size_octets,
 )
@@ -45,9 +45,11 @@ from netoffload.control import request
 from netoffload.environment import system_versions
 from netoffload.errors import ReplicaError, UsageError
 from netoffload.lab.bench.cpu_time import process_cpu_s
-from netoffload.lab.bench.experiment import Contender, Finding, take_turns
-from netoffload.lab.bench.jobs import WHATS, least_s
-from netoffload.lab.bench.records import AllreduceRecord, AllreduceResult
+from netoffload.lab.bench.experiment import Contender, take_turns
+from netoffload.lab.bench.jobs import ALLREDUCE_ARGUMENTS, WHATS, AllreduceRecord, AllreduceResult
+from netoffload.lab.bench.settings import AllreduceSettings
+from netoffload.lab.declared import Finding, Table, add_arguments
+from netoffload.lab.models.cost.exchange import least_s
 from netoffload.programs import end_at_once
 from netoffload_mpi import MPI, CompComm
 
@@ -67,11 +69,7 @@ Reduce = Callable[[Float32Array], None]
 
 @contextlib.contextmanager
 def reduction(comm: CompComm, what: str) -> Iterator[Reduce]:
-    """Yield the function that sums a vector over all ranks in place; collective.
-
-    Raises:
-        UsageError: gloo is chosen, and torch is not installed.
-    """
+    """Yield the function that sums a vector over all ranks in place; collective."""
     if what == "gloo":
         try:
             from netoffload.lab.training.gloo import gloo_reduction
@@ -197,16 +195,28 @@ def measure(comm: CompComm, what: str, call: Reduce, asked: Asked, size_octets: 
     nic_cpu_s = comm.allgather(
         None if nic_cpu_s_before is None or nic_cpu_s_after is None else nic_cpu_s_after - nic_cpu_s_before
     )
+    nic_s = None if None in nic_cpu_s else sum(nic_cpu_s) / calls
+    ranks_s = sum(comm.allgather(sum(cpu_s for _, cpu_s in contender.samples))) / asked.repeat
+    octets = None if before is None or after is None else (after - before) / calls
+    median_s = statistics.median(slowest)
+    bound_s = None if asked.rate_bps is None else least_s(comm.size, size_octets, asked.rate_bps)
     return AllreduceResult(
         what=what,
+        nodes=comm.size,
         size_octets=size_octets,
         times_s=tuple(slowest),
-        wire_octets=None if before is None or after is None else (after - before) / calls,
-        rank_cpu_s=sum(comm.allgather(sum(cpu_s for _, cpu_s in contender.samples))) / asked.repeat,
-        nic_cpu_s=None if None in nic_cpu_s else sum(nic_cpu_s) / calls,
+        median_s=median_s,
+        min_s=min(slowest),
+        max_s=max(slowest),
+        bound_s=bound_s,
+        over_bound=median_s / bound_s if bound_s else None,
+        wire_octets=octets,
+        ratio=comm.size * ring_octets(size_octets, comm.size) / octets if octets else None,
+        cpu_s=ranks_s + (nic_s or 0.0),
+        rank_cpu_s=ranks_s,
+        nic_cpu_s=nic_s,
         nic=None if None in nics else {name: sum(nic[name] for nic in nics) / calls for name in nics[0]},
         max_error=max_error,
-        bound_s=None if asked.rate_bps is None else least_s(comm.size, size_octets, asked.rate_bps),
     )
 
 
@@ -252,12 +262,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--what", choices=WHATS, action="append", help=f"repeat for several; default: {', '.join(WHATS_DEFAULT)}"
     )
-    parser.add_argument("--size", action="append", metavar="OCTETS", help="25MB (default), 64KiB; repeat for several")
-    parser.add_argument("--repeat", type=int, default=5, help="timed calls of each (default %(default)s)")
-    parser.add_argument(
-        "--gradients", default="gaussian:0.002", help="gaussian:SIGMA or a float32 .npy file (default %(default)s)"
-    )
-    parser.add_argument("--seed", type=int, default=1)
+    add_arguments(parser, AllreduceSettings, ALLREDUCE_ARGUMENTS)
     parser.add_argument(
         "--codec", choices=CODECS, help=f"codec of ranks that compress by themselves (${ENV_OFFLOAD}=inline)"
     )
@@ -272,11 +277,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Asked:
-    """What every rank sums, and how often.
-
-    Raises:
-        UsageError: there is nothing to time.
-    """
+    """What every rank sums, and how often."""
 
     whats: tuple[str, ...]
     sizes_octets: tuple[int, ...]
@@ -295,7 +296,7 @@ def run(comm: CompComm, options: argparse.Namespace) -> AllreduceRecord:
     """Measure everything that was asked for; return the record, the same on every rank."""
     asked = Asked(
         tuple(dict.fromkeys(options.what or WHATS_DEFAULT)),
-        tuple(parse_size_octets(text) // 4 * 4 for text in options.size or ["25MB"]),
+        tuple(parse_size_octets(text) // 4 * 4 for text in options.size or AllreduceSettings.size),
         options.repeat,
         gradients_from(options.gradients, options.seed),
         options.seed,
@@ -320,40 +321,29 @@ def described(comm: CompComm) -> dict[str, Any]:
     }
 
 
-def print_table(record: AllreduceRecord) -> None:
-    """Print one line per result; times in ms."""
-    print(f"{record.ranks} ranks, {record.versions['mpi']}, codec {record.codec or 'none'}; times in ms")
-    print(f"{'what':<18}{'MB':>8}{'median':>10}{'min':>10}{'max':>10}{'x bound':>9}{'wire MB':>9}{'error':>9}")
-    for result in record.results:
-        times_s, wire = result.times_s, result.wire_octets
-        median_s = statistics.median(times_s)
-        row = "".join(f"{format_ms(time_s):>10}" for time_s in (median_s, min(times_s), max(times_s)))
-        over = "-" if result.bound_s is None else f"{median_s / result.bound_s:.3f}"
-        on_wire = "-" if wire is None else f"{wire / 1e6:.2f}"
-        size = f"{result.size_octets / 1e6:.4g}"
-        print(f"{result.what:<18}{size:>8}{row}{over:>9}{on_wire:>9}{result.max_error:>9.2g}")
+def table_of(record: AllreduceRecord) -> Table:
+    """Return a line per result; times in ms."""
+    title = f"{record.ranks} ranks, {record.versions['mpi']}, codec {record.codec or 'none'}; times in ms"
+    names = "what size_octets times_s over_bound wire_octets max_error"
+    return Table.of(AllreduceResult, record.results, title, only=names)
 
 
 def main(arguments: list[str]) -> None:
     """Measure as this process's rank of MPI's world; rank 0 reports."""
     asked = _parse(arguments)
     precision = (asked.codec, check_bound_k(asked.bound)) if asked.codec else (None, None)
-    measure_and_tell(asked, lambda comm: run(comm, asked), print_table, precision)
+    measure_and_tell(asked, lambda comm: run(comm, asked), table_of, precision)
 
 
 def measure_and_tell(
     asked: argparse.Namespace,
     measure: Callable[[CompComm], R],
-    show: Callable[[R], None],
+    table: Callable[[R], Table],
     precision: tuple[str, int] | tuple[None, None] = (None, None),
 ) -> None:
-    """Measure on every rank of MPI's world; rank 0 writes the record to ``asked.out``, prints it as JSON or shows it.
+    """Measure on every rank of MPI's world; rank 0 writes the record to ``asked.out``, or prints JSON or a table.
 
-    Args:
-        asked: options, with ``out`` and ``json``.
-        measure: returns the record; raises the same UsageError on every rank.
-        show: prints the record as a table.
-        precision: codec and bound of the communicator.
+    ``measure`` raises the same UsageError on every rank. ``precision`` is the communicator's codec and bound.
     """
     end_at_once()
     with CompComm(MPI.COMM_WORLD, *precision) as comm:
@@ -370,7 +360,7 @@ def measure_and_tell(
         elif asked.json:
             print(json.dumps(record.to_record(), indent=2))
         else:
-            show(record)
+            print(table(record).text())
 
 
 if __name__ == "__main__":

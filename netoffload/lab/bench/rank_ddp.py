@@ -20,8 +20,7 @@ from netoffload.control import request
 from netoffload.environment import system_versions, versions
 from netoffload.errors import ReplicaError, RunError
 from netoffload.lab.bench.experiment import Contender, take_turns
-from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpHook
-from netoffload.lab.bench.records import DdpRecord, DdpResult
+from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpHook, DdpRecord, DdpResult
 from netoffload.lab.training import ddp
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import Dataset, open_saved

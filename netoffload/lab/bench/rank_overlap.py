@@ -26,12 +26,13 @@ import numpy as np
 from netoffload.collectives import barrier
 from netoffload.collectives.samples import gradients_from
 from netoffload.compiled.arrays import Float32Array
-from netoffload.config import parse_size_octets
+from netoffload.config import check_choice, parse_size_octets
 from netoffload.errors import ReplicaError, UsageError
 from netoffload.lab.bench.experiment import Contender, take_turns
-from netoffload.lab.bench.jobs import COMPUTE
+from netoffload.lab.bench.jobs import COMPUTE, OVERLAP_ARGUMENTS, OverlapRecord, OverlapResult
 from netoffload.lab.bench.rank_allreduce import described, measure_and_tell
-from netoffload.lab.bench.records import OverlapRecord, OverlapResult
+from netoffload.lab.bench.settings import OverlapSettings
+from netoffload.lab.declared import Table, add_arguments
 from netoffload_mpi import MPI, CompComm
 from netoffload_mpi.requests import CompRequest
 
@@ -77,13 +78,7 @@ def computation(kind: str, seconds: float) -> Compute:
 
 
 class Step:
-    """One step's buckets, and the four ways to do it.
-
-    Args:
-        comm: the communicator of the ranks.
-        gradients: float32[buckets, n], gradients of this rank.
-        compute: computes one bucket.
-    """
+    """One step's buckets, and the four ways to do it; ``gradients``: float32[buckets, n] of this rank."""
 
     def __init__(self, comm: CompComm, gradients: Float32Array, compute: Compute) -> None:
         """Prepare a step; nothing is computed yet."""
@@ -132,15 +127,7 @@ class Step:
 def measure(comm: CompComm, kind: str, gradients: Float32Array, compute_s: float | None, repeat: int) -> OverlapResult:
     """Check, warm up and time all ways with one kind of computation; return the result, the same on every rank.
 
-    Args:
-        comm: the communicator of the ranks.
-        kind: kind of computation, of :data:`~netoffload.lab.bench.jobs.COMPUTE`.
-        gradients: float32[buckets, n], gradients of this rank.
-        compute_s: time to compute one bucket; None: as long as communicating one takes.
-        repeat: timed rounds.
-
-    Raises:
-        ReplicaError: the sums of ranks, or of ways, differ.
+    ``gradients`` are float32[buckets, n]. Without ``compute_s``, computing a bucket takes as long as communicating it.
     """
     plain = Step(comm, gradients, lambda: None)
     plain.time_s(plain.communicate_alone)  # warms up
@@ -190,15 +177,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--compute", choices=COMPUTE, action="append", help="repeat for several; default: all")
-    parser.add_argument("--buckets", type=int, default=8, help="per step (default %(default)s)")
-    parser.add_argument("--size", default="4MB", metavar="OCTETS", help="of a bucket (default %(default)s)")
-    parser.add_argument("--compute-ms", type=float, help="per bucket; default: what communicating one takes")
-    parser.add_argument("--repeat", type=int, default=5, help="timed rounds (default %(default)s)")
-    parser.add_argument(
-        "--gradients", default="gaussian:0.002", help="gaussian:SIGMA or a float32 .npy file (default %(default)s)"
-    )
-    parser.add_argument("--seed", type=int, default=1)
+    add_arguments(parser, OverlapSettings, OVERLAP_ARGUMENTS)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON there, and print nothing")
     return parser.parse_args(arguments)
@@ -206,6 +185,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def run(comm: CompComm, asked: argparse.Namespace) -> OverlapRecord:
     """Measure everything that was asked for; return the record, the same on every rank."""
+    for kind in asked.compute or ():
+        check_choice("compute", kind, COMPUTE)
     count = parse_size_octets(asked.size) // 4
     no_time = asked.compute_ms is not None and not 0 < asked.compute_ms < math.inf
     if asked.repeat < 1 or asked.buckets < 1 or count < 1 or no_time:
@@ -225,21 +206,16 @@ def run(comm: CompComm, asked: argparse.Namespace) -> OverlapRecord:
     )
 
 
-def print_table(record: OverlapRecord) -> None:
-    """Print one line per kind of computation; times in ms."""
-    print(f"{record.ranks} ranks, {record.buckets} buckets of {record.size_octets / 1e6:.4g} MB; medians in ms")
-    columns = ("compute", "communication", "serial", "overlapped")
-    print(f"{'with':<8}" + "".join(f"{name:>15}" for name in columns) + f"{'overlap':>9}")
-    for result in record.results:
-        medians_s = (result.compute_s, result.communication_s, result.serial_s, result.overlapped_s)
-        cells = "".join(f"{time_s * 1e3:>15.1f}" for time_s in medians_s)
-        print(f"{result.compute_kind:<8}{cells}{result.overlap:>9.2f}")
+def table_of(record: OverlapRecord) -> Table:
+    """Return a line per kind of computation; times in ms."""
+    title = f"{record.ranks} ranks, {record.buckets} buckets of {record.size_octets / 1e6:.4g} MB; medians in ms"
+    return Table.of(OverlapResult, record.results, title)
 
 
 def main(arguments: list[str]) -> None:
     """Measure as this process's rank of MPI's world; rank 0 reports."""
     asked = _parse(arguments)
-    measure_and_tell(asked, lambda comm: run(comm, asked), print_table)
+    measure_and_tell(asked, lambda comm: run(comm, asked), table_of)
 
 
 if __name__ == "__main__":

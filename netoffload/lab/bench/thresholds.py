@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import netoffload
 from netoffload.lab import results
-from netoffload.lab.bench.experiment import AllOrNothing, Finding, Progress
+from netoffload.lab.bench.settings import ThresholdsSettings
+from netoffload.lab.declared import AllOrNothing, Finding, Progress, Table, numbers, percent, words
 from netoffload.lab.training import data, search
-from netoffload.lab.training.config import TrainSettings
 
 
 @dataclass(frozen=True)
@@ -24,29 +23,27 @@ class Findings(Finding):
     trials: list[search.Trial]
     netoffload: str
 
-    def is_best(self, trial: search.Trial) -> bool:
-        """Return whether a trial is the best one of its method."""
-        return self.best[trial.method] == trial.threshold
+    def shown(self) -> Iterator[Table | str]:
+        """See :meth:`Finding.shown`."""
+        cells = [
+            [
+                *(one.method, f"{one.threshold:g}", percent(one.accuracy), percent(one.efficiency, ".2f")),
+                "best" if self.best[one.method] == one.threshold else "",
+            ]
+            for one in self.trials
+        ]
+        yield Table(None, [words("method"), *numbers("threshold", "accuracy %", "octets %"), words("")], cells)
 
 
 class Thresholds(AllOrNothing[Findings]):
     """Every threshold of every threshold method."""
 
-    def __init__(self, settings: TrainSettings, grid: Sequence[float], out: Path | None) -> None:
-        """Load the data.
-
-        Args:
-            settings: settings of the runs; their method is replaced.
-            grid: the thresholds; none: those of ``search``.
-            out: file that gets the record as a line; None: no file.
-
-        Raises:
-            UsageError: the data cannot be read, or ``out`` cannot be written.
-        """
-        self._settings, self._grid, self._out = settings, tuple(grid) or search.GRID, out
-        self._dataset = data.load(settings)
-        if out is not None:
-            results.check_writable(out)
+    def __init__(self, asked: ThresholdsSettings) -> None:
+        """Load the data."""
+        self._settings, self._grid, self._out = asked.training(), asked.threshold or search.GRID, asked.out
+        self._dataset = data.load(self._settings)
+        if asked.out is not None:
+            results.check_writable(asked.out)
 
     def measure(self, progress: Progress) -> None:
         """Train with every threshold; append the record to the file."""

@@ -1,13 +1,22 @@
-"""``netoffload bench``: one command per experiment of ``netoffload.lab.bench``."""
+"""``netoffload bench``: a command for each experiment, made from its settings (``netoffload.lab.declared``)."""
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
+import inspect
+import json
+import typing
+from collections.abc import Callable
+from dataclasses import MISSING
+from typing import Annotated, Any
 
 import typer
 
-from netoffload.cli.app import app
-from netoffload.lab import bench
+from netoffload.cli.app import app, console, notes, progress_bar, told_anyway
+from netoffload.cli.grouped import with_groups
+from netoffload.lab.bench.settings import EXPERIMENTS
+from netoffload.lab.cli.figures import drawn
+from netoffload.lab.declared import Experiment, Finding, Settings, Table
 
 bench_app = typer.Typer(no_args_is_help=True, help="Time collectives over emulated links, codecs, and NICs.")
 app.add_typer(bench_app, name="bench")
@@ -18,6 +27,74 @@ def _bench() -> None:
     """Time collectives over emulated links, codecs, and NICs."""
 
 
-for _name in bench.EXPERIMENTS:
-    _module = importlib.import_module(f"netoffload.lab.cli.bench_{bench.module_name(_name)}")
-    bench_app.command(_name)(_module.command)
+def command_of(settings: type[Settings], module: str) -> Callable[..., None]:
+    """Return the command of a class of settings: it runs their experiment, and prints the findings.
+
+    Args:
+        settings: the class.
+        module: the module that registers the command.
+    """
+    options, tuples = _options(settings)
+
+    def made(**given: Any) -> Settings:
+        for name, default in tuples.items():
+            given[name] = tuple(dict.fromkeys(given[name])) if given[name] else default
+        return settings(**given)
+
+    def command(
+        asked: Any, as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
+    ) -> None:
+        experiment = asked.prepared()
+        run(experiment, as_json=as_json)
+        if (path := getattr(asked, "figure", None)) is not None and (found := experiment.findings(None)) is not None:
+            found.draw(path)
+            notes.print(f"the figure is in {path}", highlight=False)
+
+    command.__doc__, command.__module__ = settings.__doc__, module
+    return with_groups(command, {"asked": (options, made)})
+
+
+def _options(settings: type[Settings]) -> tuple[list[inspect.Parameter], dict[str, Any]]:
+    """Return the parameters of a command, and the defaults of those that may be given several times."""
+    kinds, options = typing.get_type_hints(settings), []
+    tuples: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        given, kind = field.metadata["setting"], kinds[field.name]
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        if typing.get_origin(kind) is tuple:
+            tuples[field.name] = default
+            kind, default = list[typing.get_args(kind)[0]] | None, None  # type: ignore[misc]
+        more = {"help": given.help, "show_default": given.shown_default}
+        option = (
+            typer.Option(*given.flags, min=given.least, **more)
+            if given.argument is None
+            else typer.Argument(metavar=given.argument or None, **more)
+        )
+        place = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        options.append(inspect.Parameter(field.name, place, default=default, annotation=Annotated[kind, option]))
+    return options, tuples
+
+
+def run(experiment: Experiment[Finding], *, as_json: bool) -> None:
+    """Measure, then print the findings; if an error or a signal ends measuring, print the findings up to then."""
+
+    def tell(reason: str | None) -> None:
+        if (found := experiment.findings(reason)) is None:
+            return
+        if as_json:
+            print(json.dumps(found.to_record(), indent=2))
+            return
+        for part in found.shown():
+            if isinstance(part, Table):
+                console.print(drawn(part))
+            else:
+                console.print(part, highlight=False, markup=False, soft_wrap=True)
+        for remark in found.remarks():
+            notes.print(remark, highlight=False, markup=False)
+
+    with told_anyway(tell), progress_bar() as progress:
+        experiment.measure(progress)
+
+
+for _name, _settings in EXPERIMENTS.items():
+    bench_app.command(_name)(command_of(_settings, __name__))

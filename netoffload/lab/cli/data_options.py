@@ -7,17 +7,16 @@ from typing import Annotated
 
 import typer
 
+from netoffload.lab.bench.settings import DATA_DIR_HELP, DATA_HELP
+
 Data = Annotated[
     str | None,
     typer.Option(
-        help="digits (comes with scikit-learn), mnist, fashion-mnist, cifar10, text (comes with Python), or synthetic"
-        "[:side=64,classes=10,...]: noise of any shape. Default: the model's own (see --list).",
+        help=DATA_HELP,
         show_default=False,
     ),
 ]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Folder with MNIST's four IDX files, or CIFAR-10's .npz file or python batches.")
-]
+DataDir = Annotated[Path | None, typer.Option(help=DATA_DIR_HELP)]
 Sharing = Annotated[
     str,
     typer.Option(

@@ -1,4 +1,4 @@
-"""Tables, and the units in which they show figures."""
+"""Tables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from netoffload.cli.app import add_columns
+from netoffload.lab import declared
 
 
 def table(
@@ -27,21 +28,11 @@ def table(
     return made
 
 
-def mega(count: float, form: str = ".4g") -> str:
-    """Write a count in millions, a rate in Mb/s."""
-    return f"{count / 1e6:{form}}"
-
-
-def giga(rate_bps: float, form: str = ".4g") -> str:
-    """Write a rate in Gb/s."""
-    return f"{rate_bps / 1e9:{form}}"
-
-
-def milli(time_s: float) -> str:
-    """Write a time in milliseconds."""
-    return f"{time_s * 1e3:.1f}"
-
-
-def percent(share: float, form: str = ".1f") -> str:
-    """Write a share in per cent, without the sign."""
-    return f"{100 * share:{form}}"
+def drawn(of: declared.Table) -> Table:
+    """Return a declared table as it is printed."""
+    headings = tuple(column.heading for column in of.columns)
+    words = [column.heading for column in of.columns if column.is_words]
+    made = table(of.title, headings, words, of.caption, of.padding)
+    for row in of.rows:
+        made.add_row(*row)
+    return made

@@ -10,12 +10,11 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import console
+from netoffload.lab.bench.settings import LEARNING_RATE_HELP, MODEL_HELP, RATE_HELP
 
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Workers; wa adds an aggregator on a node of its own.")]
-Rate = Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit, 2.5gbit.")]
-LearningRate = Annotated[
-    float | None, typer.Option(help="Learning rate at the start. Default: the model's (see --list), 0.01 for terngrad.")
-]
+Rate = Annotated[str, typer.Option(help=RATE_HELP)]
+LearningRate = Annotated[float | None, typer.Option(help=LEARNING_RATE_HELP)]
 LearningRateInterval = Annotated[
     int | None,
     typer.Option(help="Iterations after which the learning rate is divided by 5. Default: the model's, 2000."),
@@ -32,9 +31,7 @@ Baselines = Annotated[
     str, typer.Option(help="Uncompressed methods run direct (without NICs), through NICs (nic), or both.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Model = Annotated[
-    str, typer.Argument(help="The model: hdc (INCEPTIONN's perceptron), or another of --list.", show_default=False)
-]
+Model = Annotated[str, typer.Argument(help=MODEL_HELP, show_default=False)]
 Exchanges = Annotated[
     list[str] | None,
     typer.Option(

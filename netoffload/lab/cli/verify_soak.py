@@ -18,7 +18,7 @@ from netoffload.lab.cli.verify import MISMATCH, AsJson, shown_progress, verify_a
 if TYPE_CHECKING:
     from netoffload.lab.testbed.soak import SoakResult
 
-BY_SEED: Final = ("inceptionn", "bounded", "sparse")
+BY_SEED: Final = ("inceptionn", "bounded", "packed")
 """The codecs among which the seed chooses if ``--codec`` is left out."""
 
 

@@ -9,12 +9,12 @@
     netoffload reproduce ── runs steps ───┴─► table, figure, paragraph; one HTML page; docs/lab/papers.md
 
 A table also lists values that cannot be measured here, with the reason. Pages are made from records alone, so they can
-be made again, and a test does so. A step is a real run of this program: of ``bench``, ``training`` or ``costmodel``. A
+be made again, and a test does so. A step is a real run of this program: of ``bench``, ``training`` or ``models``. A
 quick run takes minutes, a full one hours; their records do not mix.
 
 One paper is one module, or a package of them: ``inceptionn``, ``terngrad``, ``pqasgd``, ``thresholded``,
-``eight_bit``. Files: ``claim`` and ``item`` have the types, ``runs`` the code that steps share, ``records`` the files;
-``reproduction`` does the steps, ``page`` and ``web`` write the results.
+``eight_bit``. Files: ``claim`` and ``item`` have the types, ``runs`` the code that steps share; ``reproduction``
+does the steps and leaves records (``netoffload.lab.results``), ``page`` and ``web`` write the results.
 """
 
 from __future__ import annotations

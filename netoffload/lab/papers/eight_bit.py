@@ -10,6 +10,7 @@ import numpy as np
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
 from netoffload.lab.bench import eight_bit as table2
+from netoffload.lab.bench.settings import EightBitSettings
 from netoffload.lab.models.cost import eight_bit as model
 from netoffload.lab.papers.claim import Claim, Standing, not_here
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, bound
@@ -38,7 +39,7 @@ WEIGHTS: Final = (0, 2, 4)
 
 
 def _errors(setting: Setting) -> Json:
-    experiment = table2.EightBit(table2.PAPER_SAMPLE, 1)
+    experiment = table2.EightBit(EightBitSettings(table2.PAPER_SAMPLE))
     experiment.measure(lambda said, _share=None: setting.say(said))
     assert experiment.found is not None
     return {f"{row.distribution} {row.type}": row.to_record()["errors"] for row in experiment.found.rows}

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from netoffload.lab.papers import records
+from netoffload.lab import results
 from netoffload.lab.papers.claim import Claim, Standing
 from netoffload.lab.papers.item import Item, Paper, Reading
-from netoffload.lab.papers.records import StepRecord
 from netoffload.lab.reports import draw_panels
+from netoffload.lab.results import StepRecord
 
 COLUMNS: Final = 100
 HEADINGS: Final = ("claim", "place", "unit", "printed", "here", "")
@@ -48,8 +48,8 @@ def _row(claim: Claim, ours: float | None) -> Row:
 
 def read(item: Item, folder: Path) -> tuple[Reading, list[StepRecord]]:
     """Return the reading of an item's records, and the records; without records the reading is empty."""
-    kept = records.read(folder, item.name)
-    return item.read(records.values(kept)) if kept else Reading({}, []), list(kept.values())
+    kept = results.read_steps(folder, item.name)
+    return item.read(results.values(kept)) if kept else Reading({}, []), list(kept.values())
 
 
 def write_item(item: Item, folder: Path) -> Reading:
@@ -90,7 +90,7 @@ def origin(kept: Sequence[StepRecord]) -> str:
     """Return a paragraph on the origin of records: command, date, machine, commit, time."""
     if not kept:
         return "Nothing was measured."
-    of = records.origins(kept)
+    of = results.origins(kept)
     wall_s = sum(record.wall_s for record in kept)
     commands = ", ".join(f"`{command}`" for command in of["command"])
     loads = [record.load_1min for record in kept if record.load_1min is not None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,9 +13,9 @@ from typing import Final
 
 from netoffload.environment import commit, cpu_model, system_versions
 from netoffload.errors import NetOffloadError, UsageError
-from netoffload.lab.papers import records
+from netoffload.lab import record_formats, results
 from netoffload.lab.papers.item import HOW_TO_GET, Item, Setting, Step
-from netoffload.lab.papers.records import StepRecord
+from netoffload.lab.results import StepRecord
 
 QUICK: Final = "quick"
 FULL: Final = "full"
@@ -98,7 +97,7 @@ class Reproduction:
     def pending(self) -> Iterator[tuple[Item, Step]]:
         """Yield the steps that are not recorded with this effort."""
         for item in self.items:
-            done = records.read(self.folder, item.name)
+            done = results.read_steps(self.folder, item.name)
             for step in item.steps(self.is_full):
                 if step.key not in done or done[step.key].effort != self.effort:
                     yield item, step
@@ -117,7 +116,7 @@ class Reproduction:
         begun_s, load_1min = time.monotonic(), os.getloadavg()[0]
         value = step.measure(Setting(self.is_full, self.data, say))
         record = StepRecord(
-            format=records.FORMAT,
+            format=record_formats.FORMAT,
             item=item.name,
             step=step.key,
             effort=self.effort,
@@ -128,6 +127,6 @@ class Reproduction:
             machine=f"{os.cpu_count()} cores of {cpu_model()}",
             commit=commit(),
             versions=system_versions(),
-            value=json.dumps(value, allow_nan=False),
+            value=value,
         )
-        records.append(self.folder, record)
+        results.append_step(self.folder, record)

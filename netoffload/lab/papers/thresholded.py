@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Final
 
+from netoffload.lab.bench.settings import ThresholdsSettings
 from netoffload.lab.bench.thresholds import Thresholds
 from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, bound
@@ -55,8 +56,15 @@ def _base(setting: Setting) -> Json:
 
 
 def _search(setting: Setting, grid: tuple[float, ...]) -> Json:
-    settings = settings_of(setting, MODEL, "mnist", iterations=640 if setting.is_full else 64, learning_rate=0.05)
-    search = Thresholds(settings, grid, None)
+    settings = ThresholdsSettings(
+        MODEL,
+        data="mnist",
+        data_dir=setting.folders.get("mnist"),
+        iterations=640 if setting.is_full else 64,
+        learning_rate=0.05,
+        threshold=grid,
+    )
+    search = Thresholds(settings)
     search.measure(lambda said, _share=None: setting.say(said))
     assert search.found is not None
     return {"best": search.found.best, "trials": [vars(trial) for trial in search.found.trials]}

@@ -37,8 +37,8 @@ from netoffload.torch import CompressionState, DistributedOptimizer, Periodic
 from netoffload.torch.staging import Staged, StagedSparse
 from netoffload.torch.state import LANES
 from netoffload.transport import Calls, CommInfo, DataPlane, Request, Settings
-from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.info import NicAccount
+from netoffload.transport.rounds.exchange import TcpExchange
 
 AnyCalls = Calls[Any]
 """The calls of a rank over a data plane of any kind."""

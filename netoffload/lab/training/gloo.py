@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not declared so
 
 from netoffload.compiled.arrays import Float32Array
-from netoffload.transport.agreement import own_address
+from netoffload.transport.rendezvous.agreement import own_address
 from netoffload_mpi import MPI
 
 TIMEOUT: Final = datetime.timedelta(seconds=300)

@@ -9,7 +9,7 @@ IMPORTED: Final = (
     "mpi4py.run",
     "netoffload.collectives",
     "netoffload.methods",
-    "netoffload.transport.driver:prepare",
+    "netoffload.transport.rounds.driver:prepare",
     "netoffload.lab.training.board",
     "netoffload.lab.training.capture",
     "netoffload.lab.training.loop",

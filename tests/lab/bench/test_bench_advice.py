@@ -14,9 +14,10 @@ from commands import netoffload
 
 from netoffload import codec
 from netoffload.compiled.arrays import Float32Array
-from netoffload.lab.bench import advice, advice_codecs, advice_measure
-from netoffload.lab.bench.advice import Coding, Network, Prediction, Workload
-from netoffload.transport.agreement import Precision
+from netoffload.lab.bench import advice_codecs, advice_measure
+from netoffload.lab.models import advice
+from netoffload.lab.models.advice import Coding, Network, Prediction, Workload
+from netoffload.transport.rendezvous.agreement import Precision
 
 MS = 1e-3
 SLOW = Coding(ratio=8, encode_Bps=1e9, decode_Bps=2e9, relative_error=0.02, worst_over_bound=1.0)

@@ -48,11 +48,10 @@ def test_every_contender_is_checked_and_described(contender: measure.Variant) ->
         assert speed.best_GBps >= speed.median_GBps > 0
 
 
-@pytest.mark.parametrize("name", ["sparse", "packed"])
-def test_each_half_is_coded_by_itself(name: str) -> None:
+def test_each_half_is_coded_by_itself() -> None:
     zeros = np.zeros(1003, np.float32)  # of which packed makes one run, or one per half
-    measured = measure.measure(measure.variants([get(name)])[0], zeros, zeros, 10, 1)
-    assert measured.quality.ratio == zeros.nbytes / get(name).encode(zeros, 10).size
+    measured = measure.measure(measure.variants([get("packed")])[0], zeros, zeros, 10, 1)
+    assert measured.quality.ratio == zeros.nbytes / get("packed").encode(zeros, 10).size
 
 
 def test_codecs_with_tags_have_every_kernel_and_others_one() -> None:

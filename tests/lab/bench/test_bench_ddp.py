@@ -7,9 +7,8 @@ import pytest
 from commands import PYTHONPATH, netoffload
 
 from netoffload.lab.bench.ddp import rows
-from netoffload.lab.bench.jobs import ALONE
+from netoffload.lab.bench.jobs import ALONE, DdpRecord, DdpResult
 from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS, steps_of
-from netoffload.lab.bench.records import DdpRecord, DdpResult
 
 
 def result(what: str, times_s: tuple[float, ...], octets: float, accuracy: float | None = 0.9) -> DdpResult:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import ast
+import inspect
 import json
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import MISSING, dataclass, fields
+from importlib import import_module
+from operator import attrgetter
+from typing import Annotated
 
 import pytest
+import typer
 
 from netoffload.errors import RunError, UsageError
-from netoffload.lab import bench, cli
-from netoffload.lab.bench.experiment import Contender, Finding, take_turns
-from netoffload.lab.bench.vectors import parse_vector_octets
-from netoffload.lab.cli.bench import bench_app
+from netoffload.lab.bench.experiment import Contender, take_turns
+from netoffload.lab.bench.settings import EXPERIMENTS, AdviseSettings, parse_vector_octets
+from netoffload.lab.cli.bench import command_of
+from netoffload.lab.declared import Column, Finding, Settings, Table, left_out, setting, words
+from netoffload.lab.models.settings import MODELS
 from netoffload.lab.results import Spread
 
 
@@ -72,14 +76,67 @@ def test_findings_become_json_each_in_its_own_way() -> None:
     assert record["times_s"] == [0.5]
 
 
-def test_every_experiment_is_a_command_and_a_module() -> None:
-    assert tuple(command.name for command in bench_app.registered_commands) == bench.EXPERIMENTS
-    modules = {path.stem for path in Path(cli.__file__).parent.glob("bench_*.py")} - {"bench_command"}
-    assert modules == {f"bench_{bench.module_name(name)}" for name in bench.EXPERIMENTS}
-    for name in bench.EXPERIMENTS:
-        source = Path(bench.__file__).with_name(f"{bench.module_name(name)}.py").read_text(encoding="utf-8")
-        classes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
-        assert any("measure" in [getattr(part, "name", "") for part in one.body] for one in classes), name
+@dataclass(frozen=True)
+class Measured(Finding):
+    name: Annotated[str, words("who")]
+    times_s: Annotated[
+        Spread, Column("ms", ".1f", of=lambda one: one.median * 1e3), Column("max", "g", of=attrgetter("maximum"))
+    ]
+    kept: int
+    octets: Annotated[float | None, Column("MB", ".2f", 1e6)]
+    reason: str | None = left_out()
+
+
+def test_columns_of_findings_make_a_table() -> None:
+    spread = Spread.of([0.001, 0.002, 0.003])
+    rows = [Measured("ring", spread, 7, 2_500_000), Measured("star", spread, 8, None, "it stalled")]
+    table = Table.of(Measured, rows, "Times")
+    assert [column.heading for column in table.columns] == ["who", "ms", "max", "MB"]
+    assert table.rows == [["ring", "2.0", "0.003", "2.50"], ["star", "2.0", "0.003", "-"]]
+    assert table.text() == "Times\nwho    ms    max    MB\nring  2.0  0.003  2.50\nstar  2.0  0.003     -"
+    assert Table.of(Measured, rows, None, only="octets name").rows == [["2.50", "ring"], ["-", "star"]]
+    assert Table.of(Measured, [object()], None).rows == [["-"] * 4]
+    assert ["reason" in row.to_record() for row in rows] == [False, True]
+
+
+@dataclass(frozen=True)
+class OwnSettings(Settings):
+    """Do something.
+
+    Example: netoffload own
+    """
+
+    experiment = "own:Own"
+    model: str = setting(MISSING, "The model.", argument="")
+    nodes: tuple[int, ...] = setting((4,), "Nodes.", "--nodes", "-n")
+    repeat: int = setting(3, "Rounds.", least=1)
+
+
+def test_settings_make_the_options_of_a_command() -> None:
+    app = typer.Typer()
+    app.command("own")(command_of(OwnSettings, __name__))
+    made = typer.main.get_command(app)
+    assert (made.help or "").startswith("Do something.")
+    assert {one.name: one.opts for one in made.params} == {
+        "model": ["model"],
+        "nodes": ["--nodes", "-n"],
+        "repeat": ["--repeat"],
+        "as_json": ["--json"],
+        "install_completion": ["--install-completion"],
+        "show_completion": ["--show-completion"],
+    }
+    with pytest.raises(SystemExit):
+        made(["m", "--repeat", "0"])
+
+
+@pytest.mark.parametrize("settings", [*EXPERIMENTS.values(), *MODELS.values(), AdviseSettings])
+def test_every_experiment_measures_what_its_settings_name(settings: type[Settings]) -> None:
+    module, _, name = settings.experiment.partition(":")
+    kind = getattr(import_module(module), name)
+    assert next(iter(inspect.signature(kind).parameters.values())).annotation == settings.__name__
+    assert callable(kind.measure)
+    assert callable(kind.findings)
+    assert all(field.metadata["setting"].help for field in fields(settings))
 
 
 def test_a_size_is_whole_floats() -> None:

@@ -12,23 +12,13 @@ import pytest
 
 from netoffload.lab.bench import nic_report, vpn_peers
 from netoffload.lab.bench.experiment import Contender
-from netoffload.lab.bench.nic import Asked, Measured, Stage
+from netoffload.lab.bench.nic import Measured, Stage
+from netoffload.lab.bench.settings import NicBenchSettings
 from netoffload.lab.bench.throughput import Payload, StreamResult
-from netoffload.lab.testbed import NicSettings
 
 PAYLOAD = Payload(4096, 4.5, Path("sent.bin"), Path("rounded.bin"))
-ASKED = Asked(
-    rates_bps=(10**9,),
-    size_octets=10**9,
-    seconds=1.0,
-    repeat=3,
-    peers=("tinc-lzo",),
-    mtu=1500,
-    nic=NicSettings(),
-    round_trips=4,
-    gradients="gaussian:0.002",
-    seed=1,
-)
+PEER = "openvpn-lz4"
+ASKED = NicBenchSettings("1gbit", "1GB", seconds=1.0, peers=PEER, round_trips=4)
 
 
 def stream(gbps: float, wire_per_octet: float, machine_cores: float = 0.5, stolen_cores: float = 0.0) -> StreamResult:
@@ -58,7 +48,9 @@ def failed(why: str) -> Contender[StreamResult]:
     return Contender("", no_turn, failed=why)
 
 
-def made_up(peer: Contender[StreamResult], asked: Asked = ASKED, reason: str | None = None) -> dict[str, Any]:
+def made_up(
+    peer: Contender[StreamResult], asked: NicBenchSettings = ASKED, reason: str | None = None
+) -> dict[str, Any]:
     cores = os.cpu_count() or 1
     unshaped = Stage(
         None,
@@ -84,7 +76,7 @@ def made_up(peer: Contender[StreamResult], asked: Asked = ASKED, reason: str | N
             "coalesced_ipcomp": samples(3.5, wire=0.25),
             "per_segment": samples(1.2, wire=0.52, cores=cores),
             "coalesced_keyed": samples(3.4, wire=0.27),
-            "tinc-lzo": peer,
+            PEER: peer,
         },
     )
     rtts_us = {"kernel": [[10.0, 20.0, 30.0]] * 3, "nic": [[100.0, 120.0, 140.0]] * 3}
@@ -125,7 +117,7 @@ def test_medians_ratios_and_limits() -> None:
 
 
 def test_rates_that_were_not_measured_are_missing_with_the_reason() -> None:
-    asked = replace(ASKED, rates_bps=(10**9, 10**10, 10**8))
+    asked = replace(ASKED, rates="1gbit,10gbit,100mbit")
     report = made_up(samples(0.9), asked, "the machine is too busy")
     assert report["missing"] == {"10gbit": "the machine is too busy", "100mbit": "the machine is too busy"}
     assert len(report["shaped"]) == 1
@@ -133,16 +125,16 @@ def test_rates_that_were_not_measured_are_missing_with_the_reason() -> None:
 
 
 def test_a_peer_that_failed_or_is_missing_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = replace(vpn_peers.PEERS["tinc-lzo"], program="true", version_argv=())
-    monkeypatch.setitem(vpn_peers.PEERS, "tinc-lzo", there)
+    there = replace(vpn_peers.PEERS[PEER], program="true")
+    monkeypatch.setitem(vpn_peers.PEERS, PEER, there)
     report = json.loads(json.dumps(made_up(samples(0.9))))
-    assert report["peers"]["tinc-lzo"]["coalesced_over_peer"] == {"1gbit": pytest.approx(4)}
+    assert report["peers"][PEER]["coalesced_over_peer"] == {"1gbit": pytest.approx(4)}
     report = json.loads(json.dumps(made_up(failed("it stalled"))))
-    assert report["peers"]["tinc-lzo"]["failed"] == {"1gbit": "it stalled"}
-    assert [row["contender"] for row in report["streams"]].count("tinc-lzo") == 0
-    monkeypatch.setitem(vpn_peers.PEERS, "tinc-lzo", replace(there, program="no-such-program"))
+    assert report["peers"][PEER]["failed"] == {"1gbit": "it stalled"}
+    assert [row["contender"] for row in report["streams"]].count(PEER) == 0
+    monkeypatch.setitem(vpn_peers.PEERS, PEER, replace(there, program="no-such-program"))
     report = json.loads(json.dumps(made_up(failed("missing"))))
-    assert "install the package tinc" in report["peers"]["tinc-lzo"]["missing"]
+    assert "install the package openvpn" in report["peers"][PEER]["missing"]
 
 
 def test_peers_do_not_get_in_each_others_way() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from commands import netoffload
 
-from netoffload.lab import bench
+from netoffload.lab.bench.settings import EXPERIMENTS
 
 REFUSED = [
     ("allreduce --what ring --what nccl", "contender 'nccl' is unknown"),
@@ -48,7 +48,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("name", bench.EXPERIMENTS)
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_help_has_an_example(name: str) -> None:
     said = netoffload("bench", name, "--help").stdout
     assert f"Example: netoffload bench {name}" in said

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from commands import netoffload
 
-from netoffload.lab.bench import scaling
+from netoffload.lab.models.settings import node_counts, rates_bps
 
 
 def test_ranges_have_both_ends() -> None:
-    assert scaling.node_counts("4..40") == (4, 8, 16, 32, 40)
-    assert scaling.node_counts("4,6") == (4, 6)
-    assert scaling.rates_bps("1gbit..40gbit") == tuple(int(gbit * 1e9) for gbit in (1, 2.5, 10, 25, 40))
-    assert scaling.rates_bps("100mbit") == (100_000_000,)
+    assert node_counts("4..40") == (4, 8, 16, 32, 40)
+    assert node_counts("4,6") == (4, 6)
+    assert rates_bps("1gbit..40gbit") == tuple(int(gbit * 1e9) for gbit in (1, 2.5, 10, 25, 40))
+    assert rates_bps("100mbit") == (100_000_000,)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from netoffload.lab.bench import simulation
+from netoffload.lab.models import simulation
 from netoffload.lab.models.cost import eight_bit, exchange, terngrad
 from netoffload.lab.models.cost.exchange import Link
 
@@ -63,11 +63,9 @@ LINK = Link.of_rate(1e9, alpha_s=50e-6, gamma_s=2e-10)
 
 @pytest.mark.parametrize("nodes", [4, 30, 64])
 def test_formulas_agree_with_the_schedules_in_simulated_time(nodes: int) -> None:
-    experiment = simulation.Simulation(LINK, [nodes], 4_000_000)
-    experiment.measure(lambda _said, _share=None: None)
-    assert experiment.found is not None
-    assert {row.way for row in experiment.found.rows} == {"ring", "ring, NICs", "rings of rings", "aggregator"}
-    assert max(abs(row.off) for row in experiment.found.rows) < 0.05
+    rows = simulation.checked(LINK, 4_000_000, lambda _said, _share=None: None, [nodes])
+    assert {row.way for row in rows} == {"ring", "ring, NICs", "rings of rings", "aggregator"}
+    assert max(abs(row.off) for row in rows) < 0.05
 
 
 def test_what_the_formulas_say_of_scale() -> None:

@@ -211,9 +211,7 @@ def test_a_register_never_holds_more_than_it_has(words: list[int]) -> None:
 
 
 def test_what_no_engine_can_do_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match="codec 'truncate16' has no burst engine: choose from inceptionn, bounded, sparse"
-    ):
+    with pytest.raises(UsageError, match="codec 'truncate16' has no burst engine: choose from inceptionn, bounded"):
         hardware.compress(whole(1), "truncate16", 10)
     with pytest.raises(UsageError, match=r"1\.\.16"):
         hardware.compress(whole(1), "bounded", 0)
@@ -223,6 +221,14 @@ def test_what_no_engine_can_do_is_refused() -> None:
     for count in (8, 17):
         with pytest.raises(CodecError, match="holds 2 bursts"):
             hardware.decompress(payload, count, "inceptionn", 10)
+
+
+def test_what_the_engines_are_made_of() -> None:
+    # Three levels of 256 bits and the register.
+    assert hardware.Compressor.circuit.register_bits == 520
+    assert hardware.Compressor.circuit.width_bits == 3 * 256 + 520
+    # Rows of the levels: 3, 4, 5; of the register: 5.
+    assert hardware.Compressor.circuit.multiplexers == (3 + 4 + 5) * 256 + 5 * 520
 
 
 def test_every_reason_to_wait_says_what_it_is() -> None:
@@ -268,7 +274,7 @@ def test_the_command_reports_what_the_model_counts(suffix: str, tmp_path: Path) 
     [
         (("--clock", "fast"), "clock 'fast' is not a number with a unit"),
         (("--codec", "none"), "codec 'none' has no burst engine"),
-        (("--codec", "packed"), "codec 'packed' has no burst engine: choose from inceptionn, bounded, sparse"),
+        (("--codec", "packed"), "codec 'packed' has no burst engine: choose from inceptionn, bounded"),
         (("--bound", "17"), "bound 17 is outside 1..16"),
         (("--gradients", "laplace:1"), "gradients 'laplace:1' are unknown"),
         (("--gradients", "/nonexistent.npy"), "cannot read gradients /nonexistent.npy"),

@@ -11,8 +11,8 @@ import pytest
 from commands import netoffload
 
 from netoffload.errors import RunError, UsageError
-from netoffload.lab import papers
-from netoffload.lab.papers import page, records, web
+from netoffload.lab import papers, results
+from netoffload.lab.papers import page, web
 from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step
 from netoffload.lab.papers.reproduction import Reproduction
@@ -58,19 +58,19 @@ def test_what_is_recorded_is_not_done_again(tmp_path: Path) -> None:
     assert run(made_item("a"), tmp_path) == []
     assert run(made_item("a", "b"), tmp_path) == []
     assert done == ["b"]
-    path = records.path_of(tmp_path, "made-item")
+    path = results.steps_path(tmp_path, "made-item")
     path.write_text(path.read_text() + '{"format": 1, "item": "ma')  # killed while it wrote
     assert run(made_item("a", "b"), tmp_path) == []
     assert done == []
     run(made_item("a", "b"), tmp_path, is_full=True)
     assert done == ["a", "b"]
-    assert [one.effort for one in records.read(tmp_path, "made-item").values()] == ["full", "full"]
+    assert [one.effort for one in results.read_steps(tmp_path, "made-item").values()] == ["full", "full"]
 
 
 def test_a_record_says_where_it_comes_from(tmp_path: Path) -> None:
     run(made_item("a"), tmp_path)
-    (record,) = records.read(tmp_path, "made-item").values()
-    assert (record.command, record.effort, record.measured()) == (
+    (record,) = results.read_steps(tmp_path, "made-item").values()
+    assert (record.command, record.effort, record.value) == (
         "netoffload reproduce made-item",
         "quick",
         {"value": 2.5},
@@ -88,9 +88,22 @@ def test_what_fails_or_lacks_data_does_not_stop_the_rest(tmp_path: Path) -> None
 
 
 def test_damaged_records_are_refused(tmp_path: Path) -> None:
-    records.path_of(tmp_path, "made-item").write_text('{"format": 7}\n')
-    with pytest.raises(UsageError, match=r"made-item.jsonl:1 is not a record of format 1"):
-        run(made_item("a"), tmp_path)
+    path = results.steps_path(tmp_path, "made-item")
+    damaged = {'{"format": 7}': "has format 7", '{"format": 1}': "lacks keys", "[]": "is not a record", "{": "not JSON"}
+    for line, said in damaged.items():
+        path.write_text(line + "\n")
+        with pytest.raises(UsageError, match=rf"made-item.jsonl:1 .*{said}"):
+            run(made_item("a"), tmp_path)
+
+
+def test_a_step_of_an_older_format_is_read_and_not_done_again(tmp_path: Path) -> None:
+    run(made_item("a"), tmp_path)
+    path = results.steps_path(tmp_path, "made-item")
+    (new,) = results.read_steps(tmp_path, "made-item").values()
+    path.write_text(path.read_text().replace(f'"format": {new.format}', '"format": 1'))
+    assert run(made_item("a"), tmp_path) == []
+    assert done == []
+    assert results.read_steps(tmp_path, "made-item") == {"a": new}
 
 
 def test_the_table_says_how_each_claim_stands(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from netoffload.errors import CollectiveError
-from netoffload.transport import plane, wiring
+from netoffload.transport import plane
 from netoffload_mpi import MPI, CompComm
 
 folder, where = Path(sys.argv[1]), sys.argv[2]
@@ -25,7 +25,7 @@ if comm.rank == 1 and where == "before":
 elif comm.rank == 1 and where == "gathering":
     vars(plane)["Listeners"] = stop
 elif comm.rank == 1:
-    vars(wiring)["barrier"] = stop  # connected, and watched
+    vars(plane)["barrier"] = stop  # connected, and watched
 try:
     comm.Allreduce_comp(MPI.IN_PLACE, np.ones(3, np.float32))
 except CollectiveError as error:

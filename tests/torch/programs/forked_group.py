@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from netoffload.transport.driver import prepare
+from netoffload.transport.rounds.driver import prepare
 
 STUCK_S = 90
 """Ranks that take longer say where they are."""

@@ -16,8 +16,8 @@ import numpy as np
 
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
-from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.local_ranks import run_tcp
+from netoffload.transport.rounds.exchange import TcpExchange
 
 SIZE = 3
 TAG = 5

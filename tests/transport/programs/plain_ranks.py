@@ -26,7 +26,7 @@ from netoffload.transport import (
     set_up,
     wait_all,
 )
-from netoffload.transport.driver import prepare
+from netoffload.transport.rounds.driver import prepare
 
 COUNT = 100_003
 

@@ -8,6 +8,6 @@ module         model
 ``eight_bit``  Dettmers' speed-up on 4 and on 96 GPUs (sections 5.1 and 5.2), with the numbers of his tables
 =============  ===================================================================================================
 
-Times are seconds, sizes octets, rates octets per second. ``netoffload.lab.bench.simulation`` runs the schedules of
+Times are seconds, sizes octets, rates octets per second. ``netoffload.lab.models.simulation`` runs the schedules of
 ``exchange`` event by event, and ``netoffload model scaling`` shows both.
 """

@@ -1,5 +1,8 @@
 """The time of a sum over p nodes, by alpha, beta and gamma (INCEPTIONN, VIII-D, after Thakur et al., 2005).
 
+This is the only model of an exchange's time. The papers' figures, ``netoffload advise`` and ``netoffload model
+scaling`` use it, benchmarks take their bound from it, and ``netoffload.lab.models.simulation`` checks it by events.
+
 The vector has n octets. Alpha is a link's latency, beta the time of an octet on it, gamma the time to add an octet::
 
     way               alpha                    beta · n                     gamma · n
@@ -8,13 +11,14 @@ The vector has n octets. Alpha is a link's latency, beta the time of an octet on
     tree of fan-out f 2 d                      2 d f                        d (f - 1)           d = log_f p levels
     ring              2 (p - 1)                2 (p - 1) / p                (p - 1) / p
     halving           2 log2 p                 2 (p - 1) / p                (p - 1) / p
+    gathered          1                        p - 1                        0
     rings of rings    2 (m - 1) + 2 (g - 1)    2 (m-1)/m + 2 (g-1)/(g m)    (m-1)/m + (g-1)/(g m)
     rings below wa    2 (m - 1) + 2            2 (m-1)/m + 2 (g-1)/m        (m-1)/m + (g-1)/m
 
 The paper prints ``aggregator`` and ``ring``. Its aggregator sends the weights down a binomial tree. The aggregator of a
 ``star`` sends them to one worker after the other, as ours does. ``halving`` is Thakur et al.'s recursive halving and
-doubling. The last two have g groups of m nodes: INCEPTIONN, Fig. 1 (c) and (b), as in
-``netoffload.collectives.hierarchy``.
+doubling. In ``gathered`` every node sends its payload to all others. The last two have g groups of m nodes:
+INCEPTIONN, Fig. 1 (c) and (b), as in ``netoffload.collectives.hierarchy``.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Final
+
+from netoffload.collectives.schedule import ring_octets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +68,27 @@ def aggregator_s(link: Link, nodes: int, octets: float) -> float:
 
 def ring_s(link: Link, nodes: int, octets: float) -> float:
     """Return the time of the ring (INCEPTIONN, VIII-D, second formula)."""
-    share = (nodes - 1) / nodes
-    return 2 * (nodes - 1) * link.alpha_s + (2 * link.beta_s + link.gamma_s) * share * octets
+    return ring_delays_s(link, nodes) + (link.beta_s + link.gamma_s / 2) * ring_octets(octets, nodes)
+
+
+def ring_delays_s(link: Link, nodes: int) -> float:
+    """Return the time that the latency of a ring's steps adds."""
+    return 2 * (nodes - 1) * link.alpha_s
+
+
+def meeting_s(link: Link, nodes: int) -> float:
+    """Return the time of the meeting with which each of our calls begins."""
+    return math.ceil(math.log2(nodes)) * link.alpha_s
+
+
+def least_s(nodes: int, octets: float, rate_bps: float) -> float:
+    """Return the least time of a sum over links of that rate: a ring whose links carry payload only."""
+    return ring_s(Link.of_rate(rate_bps), nodes, octets)
+
+
+def gathered_s(link: Link, nodes: int, octets: float) -> float:
+    """Return the time in which every node sends its vector to every other one."""
+    return link.alpha_s + link.beta_s * (nodes - 1) * octets
 
 
 def star_s(link: Link, nodes: int, octets: float, *, gradients: Link | None = None) -> float:
@@ -87,8 +112,7 @@ def tree_s(link: Link, nodes: int, octets: float, fan_out: int = 4) -> float:
 
 def halving_s(link: Link, nodes: int, octets: float) -> float:
     """Return the time of recursive halving and doubling (Thakur et al., 2005, 4.5: Rabenseifner's algorithm)."""
-    share = (nodes - 1) / nodes
-    return 2 * math.log2(nodes) * link.alpha_s + (2 * link.beta_s + link.gamma_s) * share * octets
+    return 2 * math.log2(nodes) * link.alpha_s + (link.beta_s + link.gamma_s / 2) * ring_octets(octets, nodes)
 
 
 def rings_of_rings_s(inner: Link, outer: Link, groups: int, members: int, octets: float) -> float:

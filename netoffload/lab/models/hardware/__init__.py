@@ -1,4 +1,4 @@
-"""The codecs as hardware: the compressor and decompressor of INCEPTIONN's NIC, and those of groups, cycle by cycle.
+"""The codecs as hardware: the compressor and decompressor of INCEPTIONN's NIC, cycle by cycle.
 
 This is a text to read and a model to measure with, not a part of the data path: the NIC process runs
 ``netoffload.codec``. Both make the same octets, as ``tests/engine`` checks. Bits are Python integers, bit 0 first on
@@ -50,54 +50,11 @@ decompressor lacks data for a cycle (``incomplete_burst``): 16 bursts in 17 cycl
 slower, because a register of about two beats evens out little. Bursts of 272, 224, 272 bits in turn, a beat on average,
 stall both engines in every fourth cycle. A third beat would end that.
 
-**Groups.** The masked codec (``netoffload.codec``) sends first which of 64 floats are not 0, then their codes, then the
-escapes. The masks are complete only after the last burst, so a compressor collects a group while the one before it
-leaves::
-
-    beat     x7 .. x0 ──► eight compression blocks ──► 8 tags, 8 codes
-                                     │
-             ┌────────────┬──────────┴─┬──────────────┐
-         lane mask    8 octets     8 x 16 bits    8 x 32 bits
-             │        ┌───▼───┐    ┌───▼───┐      ┌───▼───┐    three trees: the lanes that have such a code,
-             │        │squeeze│    │squeeze│      │squeeze│    side by side: 64, 128, 256 bits wide
-             │        └───┬───┘    └───┬───┘      └───┬───┘
-             │        ┌───▼───┐    ┌───▼───┐      ┌───▼───┐    three rotators of a word, 256 bits: to the octets
-             │        │rotate │    │rotate │      │rotate │    behind what is there; 32, 16, 8 places
-             │        └───┬───┘    └───┬───┘      └───┬───┘
-          ┌──▼──┐     ┌───▼───┐    ┌───▼───┐      ┌───▼───┐    memories for two groups: one is filled, and one
-          │72   │     │512    │    │1024   │      │2048   │    leaves
-          └──┬──┘     └───┬───┘    └───┬───┘      └───┬───┘
-             └────────────┴─────┬──────┴──────────────┘
-                       a word of one memory per cycle
-                    ┌───────────▼───────────┐
-                    │ alignment unit, 504   │                  0..32 octets at one of 32 places
-                    └───────────┬───────────┘
-                                ▼                              256-bit beats, the last one shorter
-
-The octets that a burst adds to a memory may lie across two words, so each octet of a word has a separate address.
-
-The decompressor mirrors this. In each cycle a register of 504 bits delivers the masks or up to 32 octets of the next
-part: masks say how many codes there are, and codes how many escapes. Once a group is complete, one of its bursts leaves
-per cycle: the rotators and trees run backwards, and each lane finds its code behind the codes of the lanes before it.
-The block header says how many floats there are, and so where the last group ends.
-
-A group enters in eight cycles. It leaves in one cycle for its masks and one for each word of a part: 1 + codes / 32 +
-16-bit escapes / 16 + 32-bit escapes / 8, each rounded up. Up to eight words cost no time: one burst per cycle, even if
-every float takes 16 bits. With more words the next group waits (``group_full``). If every float takes 32 bits there are
-eleven words, 18.6 Gb/s; if one of the group's floats takes 16 bits there are twelve, 17.1 Gb/s. The decompressor
-stalls as often (``incomplete_group``).
-
-``circuit`` says what each form costs. Groups need memories of 7312 bits, and bursts none; the compressor of groups has
-half as many multiplexers again. The decompressor of groups has somewhat fewer: rotators bring the codes of a burst to
-one place, and trees spread them. The decompressor of bursts selects each lane's code separately, the last one from 29
-places.
-
 In every cycle each port moves a beat or waits for exactly one reason (:class:`Wait`). Packet headers are not modelled;
 one gradient is one stream.
 
 Files: ``ports``, beats and the counts of a port; ``blocks``, the logic of one lane; ``engines``, register, cycle,
-compressor, decompressor; ``groups``, the engines of the masked codec; ``circuit``, the parts of an engine. This file
-has the functions from arrays to arrays.
+compressor, decompressor; ``circuit``, the parts of an engine. This file has the functions from arrays to arrays.
 """
 
 from __future__ import annotations
@@ -106,10 +63,9 @@ import numpy as np
 
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CodecError
-from netoffload.lab.models.hardware.blocks import MODELLED, blocks_of, has_groups
+from netoffload.lab.models.hardware.blocks import MODELLED, blocks_of
 from netoffload.lab.models.hardware.circuit import Circuit, Shifter
 from netoffload.lab.models.hardware.engines import LANES, Compressor, Decompressor, Engine, clocked
-from netoffload.lab.models.hardware.groups import GroupCompressor, GroupDecompressor
 from netoffload.lab.models.hardware.ports import (
     BEAT_OCTETS,
     MEANING,
@@ -132,8 +88,6 @@ __all__ = [
     "Compressor",
     "Decompressor",
     "Engine",
-    "GroupCompressor",
-    "GroupDecompressor",
     "Port",
     "Shifter",
     "Timing",
@@ -141,7 +95,6 @@ __all__ = [
     "always",
     "compress",
     "decompress",
-    "has_groups",
     "paced",
 ]
 
@@ -164,8 +117,7 @@ def compress(
     Raises:
         UsageError: no such codec in hardware, or a bound outside 1..16.
     """
-    blocks = blocks_of(codec, bound_k)
-    engine = GroupCompressor(blocks) if has_groups(codec) else Compressor(blocks)
+    engine = Compressor(blocks_of(codec, bound_k))
     octets = values.astype("<f4").tobytes()
     beats = clocked(engine, beats_of(octets + bytes(-len(octets) % BEAT_OCTETS)), valid, ready)
     return np.frombuffer(octets_of(beats), np.uint8), engine
@@ -180,8 +132,7 @@ def decompress(
         UsageError: no such codec in hardware, or a bound outside 1..16.
         CodecError: the payload does not hold ``count`` floats, or no encoder makes such a payload.
     """
-    blocks = blocks_of(codec, bound_k)
-    engine = GroupDecompressor(blocks, count) if has_groups(codec) else Decompressor(blocks)
+    engine = Decompressor(blocks_of(codec, bound_k))
     beats = clocked(engine, beats_of(payload.tobytes()), valid, ready)
     if len(beats) != -(-count // LANES):
         raise CodecError(f"payload of {payload.size} octets holds {len(beats)} bursts, not {count} floats")

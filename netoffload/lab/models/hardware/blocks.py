@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from netoffload.codec_specs import SPECS, TAGGED, CodecId, Masked, Packed, unmasked
+from netoffload.codec_specs import SPECS, TAGGED, CodecId
 from netoffload.config import check_bound_k
 from netoffload.errors import UsageError
 
@@ -52,7 +52,7 @@ def compress_inceptionn(word: int, bound_k: int) -> Coded:
 def compress_bounded(word: int, bound_k: int) -> Coded:
     """``bounded``: round to the unit of each form, and take the smallest form whose range holds the result.
 
-    It needs two more adders than Algorithm 2. ``netoffload.codec.plain.bounded_limits`` explains the ranges.
+    It needs two more adders than Algorithm 2. ``netoffload.codec.scalar.bounded_limits`` explains the ranges.
     """
     sign, exponent, significand = _fields(word)
     distance = BIAS - exponent
@@ -103,18 +103,8 @@ class Blocks:
 
 _COMPRESS: Final = {CodecId.INCEPTIONN: compress_inceptionn, CodecId.BOUNDED: compress_bounded}
 
-
-MODELLED: Final = {
-    spec.name: codec_id
-    for codec_id, spec in SPECS.items()
-    if unmasked(codec_id) in _COMPRESS and not isinstance(spec.form, Packed)
-}
-"""The codecs that are modelled: tags or masks, codes of an octet, and a compression block in this file."""
-
-
-def has_groups(codec: str) -> bool:
-    """Return whether a codec of :data:`MODELLED` has masks and groups instead of tags and bursts."""
-    return isinstance(SPECS[MODELLED[codec]].form, Masked)
+MODELLED: Final = {SPECS[codec_id].name: codec_id for codec_id in _COMPRESS}
+"""The codecs that are modelled: those with tags that have a compression block in this file."""
 
 
 def blocks_of(codec: str, bound_k: int) -> Blocks:
@@ -126,7 +116,7 @@ def blocks_of(codec: str, bound_k: int) -> Blocks:
     check_bound_k(bound_k)
     if codec not in MODELLED:
         raise UsageError(f"codec {codec!r} has no burst engine: choose from {', '.join(MODELLED)}")
-    codec_id = unmasked(MODELLED[codec])
+    codec_id = MODELLED[codec]
     places, places_per_k = TAGGED[codec_id].places8
     places8 = places + places_per_k * bound_k
     return Blocks(

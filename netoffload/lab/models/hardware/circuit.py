@@ -32,16 +32,14 @@ class Shifter(NamedTuple):
 
 
 class Circuit(NamedTuple):
-    """One engine, without the blocks of its lanes, which are the same in every form.
+    """One engine, without the blocks of its lanes.
 
     Attributes:
         register_bits: bits of registers that shifters fill or empty at any octet.
-        memory_bits: bits of memories that are written or read by words.
         shifters: what moves octets to their places.
     """
 
     register_bits: int
-    memory_bits: int
     shifters: tuple[Shifter, ...]
 
     @property

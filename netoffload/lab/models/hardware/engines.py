@@ -84,9 +84,6 @@ class Engine(ABC):
         """Remove the bits that the beat used."""
         self.held = self.held.without(used)
 
-    def move(self, has_ended: bool) -> None:  # noqa: B027 - a single register has nothing to move
-        """Move bits inside the engine, after the output and before the input of a cycle."""
-
     @abstractmethod
     def refusal(self) -> Wait | None:
         """Return why no beat may enter in this cycle; None if a beat may enter."""
@@ -117,8 +114,6 @@ class Engine(ABC):
             self.release(used)
             self.outlet.moved(out)
 
-        self.move(has_ended)
-
         if offered is None:
             self.intake.waited(Wait.INPUT_ENDED if has_ended else Wait.SOURCE_IDLE)
             return False, out
@@ -136,7 +131,6 @@ class Compressor(Engine):
 
     circuit = Circuit(
         REGISTER_BITS,
-        0,
         (
             *tree("codes", FLOAT_BITS, 4),
             Shifter("alignment", REGISTER_BITS, 1 + (REGISTER_BITS - LONGEST_VECTOR_BITS) // 8),
@@ -165,7 +159,6 @@ class Decompressor(Engine):
 
     circuit = Circuit(
         REGISTER_BITS,
-        0,
         (
             Shifter("beat in", REGISTER_BITS, 1 + (REGISTER_BITS - BEAT_BITS) // 8),
             Shifter("burst away", REGISTER_BITS, 1 + BEAT_BITS // 8),

@@ -34,12 +34,9 @@ class Wait(enum.StrEnum):
     SOURCE_IDLE = "source_idle"
     ALIGNMENT_FULL = "alignment_full"
     BUFFER_FULL = "buffer_full"
-    GROUP_FULL = "group_full"
-    PART_SHORT = "part_short"
     INPUT_ENDED = "input_ended"
     COLLECTING = "collecting"
     INCOMPLETE_BURST = "incomplete_burst"
-    INCOMPLETE_GROUP = "incomplete_group"
     SINK_BUSY = "sink_busy"
 
 
@@ -47,12 +44,9 @@ MEANING: Final = {
     Wait.SOURCE_IDLE: "in: the source has no beat",
     Wait.ALIGNMENT_FULL: "in: a second beat waits to leave, because bursts became 272 bits",
     Wait.BUFFER_FULL: "in: there is a whole burst to decompress, and no room for a beat behind it",
-    Wait.GROUP_FULL: "in: a whole group waits for the one before it to leave",
-    Wait.PART_SHORT: "in: part of a group, shorter than a beat, took the cycle, and left no room for a beat",
     Wait.INPUT_ENDED: "in: the stream has ended, and what is held leaves",
     Wait.COLLECTING: "out: the alignment unit holds less than a beat",
     Wait.INCOMPLETE_BURST: "out: the buffer holds no whole compressed burst",
-    Wait.INCOMPLETE_GROUP: "out: no whole group has arrived",
     Wait.SINK_BUSY: "in, out: the sink does not take the beat",
 }
 """One line per reason; ``tests/engine`` checks that no reason is missing."""

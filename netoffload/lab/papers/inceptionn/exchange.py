@@ -9,13 +9,13 @@ import numpy as np
 
 from netoffload.config import format_rate
 from netoffload.errors import RunError
-from netoffload.lab.bench import allreduce
+from netoffload.lab.bench.allreduce import Allreduce
+from netoffload.lab.bench.settings import AllreduceSettings
 from netoffload.lab.models.cost.exchange import Link, ring_s, star_s
 from netoffload.lab.papers.claim import Claim, Standing
 from netoffload.lab.papers.inceptionn.links import GIGABIT
 from netoffload.lab.papers.item import Item, Json, Reading, Setting, Step, bound
 from netoffload.lab.reports import Panel, Series
-from netoffload.lab.testbed import NicSettings, TestbedSettings
 
 RATES_GBIT: Final = (0.1, 1.0)
 OCTETS: Final = {0.1: (1_000_000, 2_500_000), 1.0: (10_000_000, 40_000_000)}
@@ -24,14 +24,14 @@ BEYOND: Final = tuple(2**power for power in range(2, 14))
 
 def _exchange_times(setting: Setting, gbit: float) -> Json:
     nodes = (2, 3, 4, 6, 8) if setting.is_full else (2, 4, 8)
-    beds = [TestbedSettings(count, int(gbit * GIGABIT), nic=NicSettings()) for count in nodes]
-    asked = [allreduce.Asked(bed, ("ring", "wa"), OCTETS[gbit], 3, "gaussian:0.002", 1) for bed in beds]
-    experiment = allreduce.Allreduce(asked)
+    sizes = tuple(map(str, OCTETS[gbit]))
+    rate = f"{gbit * 1000:g}mbit"
+    experiment = Allreduce(AllreduceSettings(nodes, rate, sizes, repeat=3, what=("ring", "wa")))
     experiment.measure(lambda said, _share=None: setting.say(said))
     found = experiment.findings(None)
     if found is None:
         raise RunError("no exchange was measured")
-    rows = [[row.what, row.nodes, row.found.size_octets, row.median_s] for row in found.results]
+    rows = [[row.what, row.nodes, row.size_octets, row.median_s] for row in found.results]
     return {"rate_bps": found.rate_bps_measured, "rows": rows}
 
 

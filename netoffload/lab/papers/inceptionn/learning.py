@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload.compiled.arrays import Float32Array
-from netoffload.lab.bench.engine_model import Asked, EngineModel
+from netoffload.lab.models.engine_model import EngineModel
+from netoffload.lab.models.settings import EngineSettings
 from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
 from netoffload.lab.papers.item import Item, Json, Reading, Setting, Step, bound
 from netoffload.lab.papers.runs import bars, learnt, settings_of
@@ -308,7 +309,7 @@ FIG14: Final = Item(
 
 def _engine(setting: Setting, spread: float) -> Json:
     count = 400_000 if setting.is_full else 40_000
-    model = EngineModel(Asked("inceptionn", 10, 100_000_000, f"gaussian:{spread}", count, None, 1))
+    model = EngineModel(EngineSettings(gradients=f"gaussian:{spread}", count=count))
     model.measure(lambda said, _share=None: setting.say(said))
     assert model.found is not None
     both = {"compressor": model.found.compressor, "decompressor": model.found.decompressor}

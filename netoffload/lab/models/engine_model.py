@@ -1,0 +1,194 @@
+"""A gradient through models of the paper's 256-bit engine (``hardware``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+
+from netoffload.collectives.samples import gradient_of, parse_sigma
+from netoffload.compiled.arrays import Float32Array
+from netoffload.config import parse_clock_hz
+from netoffload.errors import UsageError
+from netoffload.lab.declared import AllOrNothing, Column, Finding, Progress, Table, mega, words
+from netoffload.lab.models import hardware
+from netoffload.lab.models.hardware.blocks import blocks_of
+from netoffload.lab.models.settings import EngineSettings
+
+LINES_BPS: Final = (10_000_000_000, 25_000_000_000, 100_000_000_000)
+"""Ethernet links that an engine is compared with."""
+
+CIRCUITS: Final[dict[str, type[hardware.Engine]]] = {
+    "compressor, tags": hardware.Compressor,
+    "decompressor, tags": hardware.Decompressor,
+}
+"""Both engines, whose circuits are listed."""
+
+
+@dataclass(frozen=True)
+class Activity(Finding):
+    """An engine's counts; ``stalls`` are the waits of the port with floats, ``wire_waits`` those of the other port."""
+
+    cycles: Annotated[int, Column("cycles")]
+    beats_in: Annotated[int, Column("beats in")]
+    beats_out: Annotated[int, Column("beats out")]
+    input_bps: Annotated[float, Column("in Gb/s", ".2f", 1e9)]
+    output_bps: Annotated[float, Column("out Gb/s", ".2f", 1e9)]
+    stalls: dict[str, int]
+    wire_waits: dict[str, int]
+
+    def explained_stalls(self) -> Iterator[str]:
+        """Yield a line for each kind of stall: its cycles, their share, the reason and its meaning."""
+        for reason, cycles in self.stalls.items():
+            meaning = hardware.MEANING[hardware.Wait(reason)]
+            yield f"stalled {cycles} cycles ({cycles / self.cycles:.2%}), {reason}: {meaning}"
+
+
+def _megahertz(clock_hz: float) -> str:
+    return f"{mega(clock_hz, '.0f')} MHz"
+
+
+@dataclass(frozen=True)
+class Line(Finding):
+    """How fast gradients cross a line between two such engines; headers are left out."""
+
+    line_bps: Annotated[int, Column("line Gb/s", ".4g", 1e9)]
+    gradient_bps: Annotated[float, Column("gradients Gb/s", ".4g", 1e9)]
+    speedup: Annotated[float, Column("times the line", ".2f")]
+    limited_by: Annotated[str, Column("limited by")]
+    clock_to_fill_hz: Annotated[float, Column("clock to fill it", _megahertz)]
+
+
+@dataclass(frozen=True)
+class Shift(Finding):
+    """A shifter: it has a row of ``bits`` for each power of two of ``places``."""
+
+    what: str
+    bits: int
+    places: int
+    copies: int
+
+
+@dataclass(frozen=True)
+class Cost(Finding):
+    """The circuit of an engine, which moves up to ``width_bits`` in a cycle."""
+
+    engine: Annotated[str, words("engine")]
+    register_bits: Annotated[int, Column("register bits")]
+    width_bits: Annotated[int, Column("shifter bits")]
+    multiplexers: Annotated[int, Column("multiplexers")]
+    shifters: list[Shift]
+
+
+@dataclass(frozen=True)
+class Findings(Finding):
+    """What compressor and decompressor did, and the circuits of all engines."""
+
+    configuration: dict[str, Any]
+    floats: int
+    bursts: int
+    ratio: float
+    compressor: Activity
+    decompressor: Activity
+    lines: list[Line]
+    circuits: list[Cost]
+
+    def shown(self) -> Iterator[Table | str]:
+        """See :meth:`Finding.shown`."""
+        asked = self.configuration
+        what = f"{self.bursts} bursts of {asked['gradients']}, {asked['codec']} 2^-{asked['bound_k']}"
+        yield f"{what}: ratio {self.ratio:.2f}"
+        both = {"compressor": self.compressor, "decompressor": self.decompressor}
+        engines = Table.of(Activity, both.values(), f"256-bit engines at {mega(asked['clock_hz'], 'g')} MHz")
+        named = [[name, *cells] for name, cells in zip(both, engines.rows, strict=True)]
+        yield replace(engines, columns=[words("engine"), *engines.columns], rows=named)
+        for name, did in both.items():
+            yield from (f"{name} {stalled}" for stalled in did.explained_stalls())
+        yield Table.of(Line, self.lines, "Gradients across a line between two such engines, without headers")
+        yield Table.of(Cost, self.circuits, "What the engines are made of, without the blocks of the lanes")
+
+
+class EngineModel(AllOrNothing[Findings]):
+    """One gradient through a compressor, and through a decompressor."""
+
+    def __init__(self, asked: EngineSettings) -> None:
+        """Read or draw the gradient."""
+        blocks_of(asked.codec, asked.bound)
+        self._asked, self._clock_hz = asked, parse_clock_hz(asked.clock)
+        self._values = _gradient(asked)[: None if asked.bursts is None else 8 * asked.bursts]
+        if not self._values.size:
+            raise UsageError(f"gradients {asked.gradients!r} hold no float")
+
+    def measure(self, progress: Progress) -> None:
+        """Clock the values through both engines."""
+        asked, values = self._asked, self._values
+        progress(f"compressing {values.size} floats, cycle by cycle")
+        payload, compressor = hardware.compress(values, asked.codec, asked.bound)
+        progress(f"decompressing {payload.size} octets")
+        _, decompressor = hardware.decompress(payload, values.size, asked.codec, asked.bound)
+        ratio, clock_hz = values.nbytes / payload.size, self._clock_hz
+        engine_bps = min(compressor.intake.rate_bps(clock_hz), decompressor.outlet.rate_bps(clock_hz))
+        self.found = Findings(
+            configuration={
+                "codec": asked.codec,
+                "bound_k": asked.bound,
+                "clock_hz": clock_hz,
+                "gradients": asked.gradients,
+                "seed": asked.seed,
+            },
+            floats=values.size,
+            bursts=compressor.intake.beats,
+            ratio=ratio,
+            compressor=_activity(compressor, compressor.intake.waits, compressor.outlet.waits, clock_hz),
+            decompressor=_activity(decompressor, decompressor.outlet.waits, decompressor.intake.waits, clock_hz),
+            lines=[_line(line_bps, engine_bps, ratio, clock_hz) for line_bps in LINES_BPS],
+            circuits=[_cost(name, machine.circuit) for name, machine in CIRCUITS.items()],
+        )
+
+
+def _gradient(asked: EngineSettings) -> Float32Array:
+    """Return float32[n]."""
+    text = asked.gradients
+    path = Path(text)
+    if path.suffix not in (".npy", ".bin"):
+        return gradient_of(0, asked.count, parse_sigma(text), asked.seed)
+    try:
+        values = np.memmap(path, "<f4", "r") if path.suffix == ".bin" else np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read gradients {text}: {error}") from error
+    if values.dtype != np.float32:
+        raise UsageError(f"gradients {text} are {values.dtype}: save float32")
+    return values.reshape(-1)
+
+
+def _activity(
+    engine: hardware.Engine, stalls: Mapping[Any, int], wire_waits: Mapping[Any, int], clock_hz: int
+) -> Activity:
+    return Activity(
+        cycles=engine.intake.cycles,
+        beats_in=engine.intake.beats,
+        beats_out=engine.outlet.beats,
+        input_bps=engine.intake.rate_bps(clock_hz),
+        output_bps=engine.outlet.rate_bps(clock_hz),
+        stalls={str(reason): cycles for reason, cycles in stalls.items()},
+        wire_waits={str(reason): cycles for reason, cycles in wire_waits.items()},
+    )
+
+
+def _cost(name: str, circuit: hardware.Circuit) -> Cost:
+    shifters = [Shift(**shifter._asdict()) for shifter in circuit.shifters]
+    return Cost(name, circuit.register_bits, circuit.width_bits, circuit.multiplexers, shifters)
+
+
+def _line(line_bps: int, engine_bps: float, ratio: float, clock_hz: int) -> Line:
+    gradient_bps = min(engine_bps, line_bps * ratio)
+    return Line(
+        line_bps=line_bps,
+        gradient_bps=gradient_bps,
+        speedup=gradient_bps / line_bps,
+        limited_by="engine" if engine_bps < line_bps * ratio else "line",
+        clock_to_fill_hz=clock_hz * line_bps * ratio / engine_bps,
+    )

@@ -1,0 +1,317 @@
+"""One rank's connections, each made when it is first wanted.
+
+A rank does not watch every other one. It has a control connection to the ranks at distances 1, 2, 4, ... on either
+side, which it meets in calls (``neighbours``). It has one as well to each rank with which it has another connection,
+or from which it waits for a message. With p ranks that is about 2 log2 p instead of p - 1. A rank that finds another
+one lost tells every rank to which it has a control connection, and each of those does the same. The news reaches every
+rank within log2 p hops. It takes 2 log2 p paths, so no single rank can stop it.
+
+So a ring and its meetings take about four sockets per doubling of the number of ranks. A rank that talks to all others
+(a gather's root, an all-to-all, messages to everyone) takes up to four sockets per rank, as in an MPI library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import select
+import socket
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from netoffload.errors import CollectiveError, PeerLostError
+from netoffload.transport.messages.frames import Frame, Kind
+from netoffload.transport.messages.mailbox import Mailbox
+from netoffload.transport.messages.peers import Peer
+from netoffload.transport.rendezvous.agreement import Marking, Offer, Quantiser
+from netoffload.transport.wiring.coded_socket import CodedSocket
+from netoffload.transport.wiring.joining import Failed, Joined, Joiner
+from netoffload.transport.wiring.lanes import CALL_LANES, EVERY, TAGGED_LANES, Connection, Key, Lane, Listeners
+
+REFUSED_S = 0.5
+"""Time after which a rank that refused a connection counts as closed. If it died, the watch finds out sooner."""
+
+PROBE_S = 0.5
+"""Time in which a rank that lives takes a connection."""
+
+
+def neighbours(rank: int, size: int) -> list[int]:
+    """Return the ranks that ``rank`` watches from the beginning; of up to five ranks, all others."""
+    distances = [1 << bit for bit in range((size - 1).bit_length())]
+    return sorted({(rank + way * distance) % size for distance in distances for way in (1, -1)} - {rank})
+
+
+class Links:
+    """One rank's connections. Every method is called under the watch's lock.
+
+    Args:
+        rank: this rank.
+        offers: the offers of all ranks, in rank order.
+        listeners: this rank's listeners; :meth:`close` closes them.
+        tos: ToS of tagged connections.
+        timeout_s: limit for making a connection.
+        coding: codec and bound by which both ends of tagged lanes code; None: they do not code.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        offers: Sequence[Offer],
+        listeners: Listeners,
+        tos: int = Marking.tos,
+        timeout_s: float = 30.0,
+        coding: Quantiser | None = None,
+    ) -> None:
+        """Make no connection yet."""
+        self.rank = rank
+        self.size = len(offers)
+        self.peers: dict[int, Peer] = {}
+        """The ranks with which this one has or wants a connection."""
+        self.connections: dict[Key, Connection] = {}
+        self.ended: set[int] = set()
+        """Contexts that this rank has closed."""
+        self._farewells: list[bytes] = []
+        """Farewells sent so far; a control lane that is made later sends them first."""
+        self._offers = offers
+        self._coding = coding
+        self._joiner = Joiner(rank, offers, listeners, tos, timeout_s)
+
+    def want(self, peer: int, lane: Lane, context: int = EVERY) -> None:
+        """Make a connection, and the control lane, unless they stand or are being made."""
+        if (one := self.peers.get(peer)) is None:
+            one = self.peers[peer] = Peer()
+        if (lane, context) in one.wanted or one.is_gone(context):
+            return
+        one.wanted.add((lane, context))
+        if lane is not Lane.CONTROL:
+            self.want(peer, Lane.CONTROL)
+        if peer < self.rank or lane is Lane.CONTROL:
+            self._joiner.begin(Key(peer, lane, context))
+        else:
+            one.outgoing += Frame(Kind.CONNECT, tag=lane, context=context).to_octets()
+
+    def hear_of(self, source: int | None) -> None:
+        """Make the control lane over which ``source`` says when it closes; None stands for any rank."""
+        if source is not None and source != self.rank:
+            self.want(source, Lane.CONTROL)
+
+    def want_neighbours(self) -> None:
+        """Make the first control lanes; every rank does so."""
+        for peer in neighbours(self.rank, self.size):
+            self.peers[peer] = Peer(wanted={(Lane.CONTROL, EVERY)})
+            if peer < self.rank:
+                self._joiner.begin(Key(peer, Lane.CONTROL))
+
+    def all_left(self, context: int) -> bool:
+        """Return whether all other ranks have closed a context.
+
+        If all watched ranks have closed it, this rank begins to watch the others too.
+        """
+        if not self.peers or any(not peer.is_gone(context) for peer in self.peers.values()):
+            return False
+        for peer in range(self.size):
+            if peer != self.rank:
+                self.want(peer, Lane.CONTROL)
+        return all(peer.is_gone(context) for peer in self.peers.values())
+
+    def left(self, context: int) -> set[int]:
+        """Return the ranks known to have closed a context."""
+        return {rank for rank, peer in self.peers.items() if peer.is_gone(context)}
+
+    def silent(self) -> list[int]:
+        """Return the ranks that have closed everything, and have no connection over which a message could come."""
+        return [
+            rank
+            for rank, peer in self.peers.items()
+            if peer.has_left and peer.messages is None and not self._joiner.is_making(Key(rank, Lane.MESSAGES))
+        ]
+
+    def is_making(self) -> bool:
+        """Return whether connections are being made."""
+        return self._joiner.is_making()
+
+    def is_begun(self) -> bool:
+        """Return whether the first control lanes stand, or one of them cannot be made."""
+        waiting = [peer for peer in self.peers.values() if peer.control is None]
+        return not waiting or any(peer.has_left for peer in waiting)
+
+    def check_begun(self) -> None:
+        """Raise CollectiveError if a control lane could not be made."""
+        for rank, peer in self.peers.items():
+            if peer.control is None:
+                raise CollectiveError(self.explain(rank, "it takes no connection" if peer.has_left else "timed out"))
+
+    def heard_s(self) -> float:
+        """Return when the rank that has been silent longest was last heard."""
+        return min((peer.heard_s for peer in self.peers.values() if peer.is_watched), default=float("inf"))
+
+    def silence(self, now_s: float, timeout_s: float) -> PeerLostError | None:
+        """Return the error for ranks that were silent for ``timeout_s``; None: no rank was.
+
+        A rank that hears no other rank concludes that it is cut off itself. For that it counts every rank that is
+        silent for half the limit, because the last heartbeats of different ranks came at different times.
+        """
+        watched = sum(peer.control is not None for peer in self.peers.values())
+        silences_s = {rank: now_s - peer.heard_s for rank, peer in self.peers.items() if peer.is_watched}
+        silent = [peer for peer, silence_s in silences_s.items() if silence_s >= timeout_s]
+        quiet = [peer for peer, silence_s in silences_s.items() if silence_s > timeout_s / 2]
+        if not silent:
+            return None
+        if len(quiet) == watched > 1:
+            return PeerLostError(
+                f"rank {self.rank} has heard no other rank for {timeout_s:g} s: its link or its NIC is down"
+            )
+        names = ", ".join(map(str, silent))
+        return PeerLostError(
+            f"rank {names} was silent for {timeout_s:g} s: its host, link or NIC is down, or its process is stopped"
+        )
+
+    def announce(self, frame: Frame) -> None:
+        """Queue a frame for every rank to which this one has a control lane."""
+        if frame.kind is not Kind.BEAT:
+            self._farewells.append(frame.to_octets())
+        for peer in self.peers.values():
+            # One waiting heartbeat is enough for a peer that takes nothing because it is stopped or cut off.
+            if peer.is_watched and not (frame.kind is Kind.BEAT and peer.outgoing):
+                peer.outgoing += frame.to_octets()
+
+    def deadline_s(self) -> float:
+        """Return when to call :meth:`serve` even if nothing is ready."""
+        refused_s = min((peer.refused_s for peer in self.peers.values() if not peer.has_left), default=float("inf"))
+        return min(self._joiner.deadline_s(), refused_s + REFUSED_S)
+
+    def register(self, poller: select.poll, mailbox: Mailbox | None, *, is_stopping: bool) -> dict[int, int]:
+        """Register every connection with ``poller``; return the rank that each descriptor leads to.
+
+        Args:
+            poller: a new poller.
+            mailbox: says from which ranks messages are wanted; None: from no rank.
+            is_stopping: wait only for ranks to which control frames have yet to leave.
+        """
+        peers_of: dict[int, int] = {}
+
+        def add(rank: int, conn: socket.socket | None, events: int) -> None:
+            if conn is not None and events:
+                poller.register(conn, events)
+                peers_of[conn.fileno()] = rank
+
+        for fd, events in self._joiner.wanted().items():
+            poller.register(fd, events)
+        for rank, peer in self.peers.items():
+            leaving = select.POLLOUT if peer.outgoing else 0
+            heard = 0 if peer.has_left or (is_stopping and not leaving) else select.POLLIN
+            add(rank, peer.control, heard | leaving)
+            if mailbox is not None:
+                coming = 0 if mailbox.wanted(rank) is None else select.POLLIN
+                add(rank, peer.messages, coming | (select.POLLOUT if peer.outbox else 0))
+        return peers_of
+
+    def serve(self, ready: Collection[int]) -> list[Failed]:
+        """Go on with connections that are being made; return those that failed, except refused ones."""
+        failed = []
+        for event in self._joiner.serve(ready):
+            if isinstance(event, Joined):
+                self._join(event)
+            elif not isinstance(event, Failed):
+                self.want(event.peer, Lane.CONTROL)
+                if self.peers[event.peer].control is not None:
+                    self._joiner.end_knock(event.peer)
+            elif event.key is None or not isinstance(event.error, ConnectionError):
+                failed.append(event)
+            elif event.key.lane is not Lane.CONTROL or self.peers[event.key.peer].control is None:
+                self.peers[event.key.peer].refused_s = min(self.peers[event.key.peer].refused_s, time.monotonic())
+        return failed
+
+    def have_newly_left(self, now_s: float) -> bool:
+        """Return whether a rank that refused a connection begins to count as closed."""
+        gone = [one for one in self.peers.values() if not one.has_left and now_s > one.refused_s + REFUSED_S]
+        for one in gone:
+            one.has_left = True
+        return bool(gone)
+
+    def explain(self, peer: int, reason: str) -> str:
+        """Return the error text for a connection that could not be made."""
+        return (
+            f"rank {self.rank} could not connect with rank {peer} at {self._offers[peer].address}: {reason}; set "
+            "$NETOFFLOAD_ADDRESS if that is the wrong interface"
+        )
+
+    def lost(self, peer: int, reason: str) -> PeerLostError:
+        """Return the error for a connection to ``peer`` that ended without a farewell.
+
+        A peer that still takes connections lives, and the connection was cut. Then both ends raise the same error.
+        """
+        offer = self._offers[peer]
+        assert offer.ports is not None
+        if not _is_served((offer.address, offer.ports[False])):
+            return PeerLostError(f"rank {peer} died: {reason}")
+        first, second = sorted((self.rank, peer))
+        return PeerLostError(f"the connection between rank {first} and rank {second} was cut, though both live")
+
+    def error_of(self, failed: Failed) -> CollectiveError:
+        """Return the error for a connection that :meth:`serve` returned."""
+        if failed.error.errno in (errno.EMFILE, errno.ENFILE):
+            return CollectiveError(
+                f"rank {self.rank} has no file descriptor left for a connection ({len(self.connections)} stand): raise "
+                "`ulimit -n`"
+            )
+        if failed.key is None:
+            return CollectiveError(f"rank {self.rank} could not take a connection: {failed.error}")
+        return PeerLostError(self.explain(failed.key.peer, failed.error.strerror or str(failed.error)))
+
+    def shut_down(self, lanes: Collection[Lane] = CALL_LANES, context: int | None = None) -> None:
+        """End connections, so that a thread sleeping on one wakes up; context None stands for all contexts."""
+        for key, one in list(self.connections.items()):
+            if key.lane in lanes and context in (None, key.context):
+                with contextlib.suppress(OSError):  # it had ended already
+                    one.conn.shutdown(socket.SHUT_RDWR)
+
+    def close_context(self, context: int) -> None:
+        """Close the connections of one context; one that is made later is closed at once."""
+        self.ended.add(context)
+        for key in [key for key in self.connections if key.context == context]:
+            self.connections.pop(key).conn.close()
+
+    def close(self, *, is_forked: bool = False) -> None:
+        """Close everything, after a farewell; a forked child says none, because its parent goes on."""
+        self._joiner.close(b"" if is_forked else b"".join(self._farewells))
+        for one in list(self.connections.values()):
+            one.conn.close()
+
+    def _join(self, event: Joined) -> None:
+        peer, lane, context = event.key
+        if event.key in self.connections or context in self.ended:  # no rank of the group connects twice
+            event.connection.conn.close()
+            return
+        connection = event.connection
+        if self._coding is not None and lane in TAGGED_LANES:
+            connection = replace(connection, conn=CodedSocket.over(connection.conn, self._coding, peer))
+        self.connections[event.key] = connection
+        one = self.peers.setdefault(peer, Peer())
+        one.wanted.add((lane, context))
+        one.stand(lane, connection.conn)
+        if lane is Lane.CONTROL:
+            one.outgoing += b"".join(self._farewells)
+            one.refused_s = math.inf
+            self._joiner.end_knock(peer)
+
+
+def _is_served(address: tuple[str, int]) -> bool:
+    """Return whether a process takes a connection and keeps it for ``PROBE_S``; the kernel closes those of a dead one.
+
+    A dying process may close its other connections a moment before its listener.
+    """
+    try:
+        probe = socket.create_connection(address, PROBE_S)
+    except OSError:
+        return False
+    with probe:
+        is_own = probe.getsockname() == probe.getpeername()  # the kernel connects a free port with itself
+        try:
+            return not is_own and len(probe.recv(1)) > 0
+        except TimeoutError:
+            return True
+        except OSError:
+            return False

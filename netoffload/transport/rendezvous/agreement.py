@@ -1,0 +1,362 @@
+"""What the ranks tell each other at set-up, and what follows from it.
+
+Every rank gathers the same list of offers and decides from that list alone, so all ranks decide the same. That includes
+errors: a rank that cannot take part says why in its offer, and all ranks raise.
+"""
+
+from __future__ import annotations
+
+import os
+import reprlib
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from netoffload import codec
+from netoffload.compiled.arrays import Float32Array
+from netoffload.config import (
+    ENV_ADDRESS,
+    ENV_CONTROL,
+    ENV_OFFLOAD,
+    INLINE_BOUND_K,
+    INLINE_CODEC,
+    TAG_ANY,
+    TOS_COMPRESS,
+    Offload,
+    Ports,
+    check_bound_k,
+    format_ports,
+    format_tag,
+    parse_ports,
+    parse_tag,
+)
+from netoffload.control import request
+from netoffload.errors import CollectiveError, UsageError
+
+VERSION = 10
+"""Version of the data plane: ranks with different versions do not connect."""
+
+TOKEN_OCTETS: Final = 16
+
+Gather = Callable[[Any], Sequence[Any]]
+"""Collective: takes a JSON value from each rank, returns all values in rank order (``protocol``)."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What tagged data is rounded by: a codec and its bound 2**-bound_k."""
+
+    codec: str
+    bound_k: int
+
+    def quantiser(self) -> Quantiser:
+        """Return the function that rounds a vector in place as the NICs do."""
+        return Quantiser(codec.get(self.codec).codec_id, self.bound_k)
+
+
+@dataclass(frozen=True)
+class Quantiser:
+    """Rounds a vector in place: a :data:`~netoffload.collectives.exchange.Quantise` that compiled code knows too.
+
+    Attributes:
+        codec_id: the codec that rounds.
+        bound_k: its error bound is 2**-bound_k.
+    """
+
+    codec_id: codec.CodecId
+    bound_k: int
+
+    def __call__(self, values: Float32Array) -> None:
+        """Replace ``values`` by what the codec makes of them."""
+        codec.CODECS[self.codec_id].round_trip(values, self.bound_k, out=values)
+
+
+@dataclass(frozen=True)
+class Marking:
+    """What makes a connection one that the NICs compress.
+
+    Attributes:
+        tos: ToS of both sockets.
+        ports: ranges, one of which contains a port of the connection; empty: any port.
+    """
+
+    tos: int = TOS_COMPRESS
+    ports: Ports = ()
+
+
+UNTAGGED = Marking(tos=0)
+"""Marking of connections that the NICs do not compress."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One rank's side of the agreement.
+
+    Attributes:
+        version: version of the data plane.
+        address: IPv4 address where the rank listens.
+        ports: ports of its listeners, by whether their connections are tagged.
+        token: its part of the meeting's secret (``hello``).
+        marking: what its NIC takes for tagged; None: the rank uses no NIC.
+        precision: what its NIC, or its caller, says that tagged data is rounded by; None: exact.
+        failure: why it cannot take part; None: it can.
+        context: number of the new communicator; rank 0's counts.
+        offload: who is to compress.
+        coding: codec and bound that it would code by itself with; None: it is not to code.
+    """
+
+    version: int = VERSION
+    address: str = ""
+    ports: Mapping[bool, int] | None = None
+    token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_OCTETS), compare=False)
+    marking: Marking | None = None
+    precision: Precision | None = None
+    failure: str | None = None
+    context: int = 1
+    offload: Offload = Offload.NIC
+    coding: Precision | None = None
+
+    def to_words(self) -> dict[str, Any]:
+        """Return the offer as JSON values, which a rendezvous carries."""
+        return {
+            "version": self.version,
+            "address": self.address,
+            "ports": None if self.ports is None else list(self.ports.items()),
+            "token": self.token.hex(),
+            "marking": None if self.marking is None else [self.marking.tos, self.marking.ports],
+            "precision": None if self.precision is None else [self.precision.codec, self.precision.bound_k],
+            "coding": None if self.coding is None else [self.coding.codec, self.coding.bound_k],
+            "offload": self.offload.value,
+            "failure": self.failure,
+            "context": self.context,
+        }
+
+    @classmethod
+    def from_words(cls, words: Any) -> Offer:
+        """Return what a rank offered; if its version differs, only the version; if it is nonsense, a failure."""
+        try:
+            if words["version"] != VERSION:
+                return cls(version=_number(words["version"], 0, 2**31))
+            marking, failure, token = words["marking"], words["failure"], bytes.fromhex(words["token"])
+            if len(token) != TOKEN_OCTETS or not (failure is None or isinstance(failure, str)):
+                raise ValueError("its token or its failure")
+            return cls(
+                address=_address(words["address"]),
+                ports=_ports(words["ports"]),
+                token=token,
+                marking=None if marking is None else Marking(_number(marking[0], 0, 255), _ranges(marking[1])),
+                precision=_precision(words["precision"]),
+                coding=_precision(words["coding"]),
+                offload=Offload(words["offload"]),
+                failure=None if failure is None else "".join(one if one.isprintable() else "?" for one in failure),
+                context=_number(words["context"], 1, 2**32 - 1),
+            )
+        except (LookupError, TypeError, ValueError, OverflowError, OSError, UsageError) as error:
+            return cls(failure=f"its offer cannot be read: {error!r:.200}")
+
+
+def _number(word: Any, least: int, most: int) -> int:
+    if type(word) is not int or not least <= word <= most:
+        raise ValueError(f"{reprlib.repr(word)} is not a number between {least} and {most}")
+    return word
+
+
+def _address(word: Any) -> str:
+    """Return an IPv4 address; "" is that of a rank that cannot take part."""
+    if word != "":
+        socket.inet_pton(socket.AF_INET, word)
+    return str(word)
+
+
+def _ports(words: Any) -> dict[bool, int] | None:
+    if words is None:
+        return None
+    ports = {bool(is_tagged): _number(port, 1, 2**16 - 1) for is_tagged, port in words}
+    if ports and len(ports) != 2:
+        raise ValueError("a listener is missing")
+    return ports
+
+
+def _ranges(words: Any) -> Ports:
+    return tuple((_number(first, 1, 2**16 - 1), _number(last, first, 2**16 - 1)) for first, last in words)
+
+
+def _precision(words: Any) -> Precision | None:
+    return None if words is None else Precision(codec.get(words[0]).name, check_bound_k(_number(words[1], 0, 2**31)))
+
+
+def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | None:
+    """Return what the caller wants tagged data rounded by; None: as the NIC does.
+
+    Raises:
+        UsageError: a codec without a bound or the reverse, or unknown ones.
+    """
+    if codec_name is None and bound_k is None:
+        return None
+    if codec_name is None or bound_k is None:
+        raise UsageError("give both codec and bound_k, or neither")
+    return Precision(codec.get(codec_name).name, check_bound_k(bound_k))
+
+
+def own_offer(offload: Offload, asked: Precision | None) -> Offer:
+    """Return the part of this rank's offer that says who compresses, and by which codec and bound.
+
+    Args:
+        offload: who is to compress.
+        asked: codec and bound that the caller names; None: the NIC's, or ``INLINE_CODEC``.
+
+    Raises:
+        UsageError: the NIC has another codec or bound, or cannot tell tagged connections from others.
+        ControlError: the NIC does not answer.
+    """
+    coding = asked or Precision(INLINE_CODEC, INLINE_BOUND_K)
+    if offload is Offload.NIC:
+        marking, precision = own_nic(asked)
+        return Offer(marking=marking, precision=precision)
+    if offload is Offload.AUTO:
+        marking, precision = own_nic(None)
+        if asked not in (None, precision):
+            marking, precision = None, None
+        return Offer(marking=marking, precision=precision, offload=offload, coding=coding)
+    return Offer(offload=offload, coding=coding if offload is Offload.INLINE else None)
+
+
+def own_nic(asked: Precision | None) -> tuple[Marking | None, Precision | None]:
+    """Return what this rank's NIC takes for tagged (None: there is no NIC), and what tagged data is rounded by.
+
+    Args:
+        asked: codec and bound that the caller names; None: the NIC's.
+
+    Raises:
+        UsageError: the NIC has another codec or bound, or cannot tell tagged connections from others.
+        ControlError: the NIC does not answer.
+    """
+    path = os.environ.get(ENV_CONTROL)
+    if not path:
+        return None, asked
+    info = request(path, "info")
+    nic = Precision(str(info["codec"]), int(info["bound_k"]))
+    if asked is not None and asked != nic:
+        raise UsageError(f"asked for {_describe(asked)}, but the NIC does {_describe(nic)}")
+    tag = parse_tag(str(info["tag"]))
+    if tag == TAG_ANY:
+        raise UsageError("the NIC's tag is any, but ranks have exact connections too: give the NIC a ToS (--tag 0x28)")
+    return Marking(tag, parse_ports(str(info["ports"]))), nic
+
+
+def own_address(gather: Gather, host: str) -> str:
+    """Return the IPv4 address at which the other ranks reach this one; collective.
+
+    ``$NETOFFLOAD_ADDRESS`` if set, loopback if all ranks name the same host, else the address of the interface that
+    routes to another rank's host.
+
+    Raises:
+        UsageError: there is no route to another host.
+    """
+    hosts = gather(host)
+    if given := os.environ.get(ENV_ADDRESS):
+        return given
+    others = [other for other in hosts if other != host]
+    if not others:
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((others[0], 9))  # sends nothing: asks the routing table
+        except (OSError, ValueError) as error:  # a name may have a form that no host's name has
+            raise UsageError(
+                f"no route to host {reprlib.repr(others[0])} ({error}): set ${ENV_ADDRESS} on every rank"
+            ) from error
+        return str(probe.getsockname()[0])
+
+
+class Agreement(NamedTuple):
+    """What all ranks do.
+
+    Attributes:
+        precision: what tagged data is rounded by; None: nothing.
+        marking: marking of tagged connections.
+        offload: who compresses; never ``AUTO``.
+    """
+
+    precision: Precision | None
+    marking: Marking
+    offload: Offload = Offload.NIC
+
+    @property
+    def quantiser(self) -> Quantiser | None:
+        """Rounds a vector as tagged data is rounded; None: tagged data is exact."""
+        return None if self.precision is None else self.precision.quantiser()
+
+    @property
+    def coding(self) -> Quantiser | None:
+        """Codec and bound that ranks code with by themselves; None: they do not code."""
+        return self.quantiser if self.offload is Offload.INLINE else None
+
+    def rounded_hops(self, offers: Sequence[Offer]) -> tuple[bool, ...]:
+        """Return, per rank, whether what it sends to its right neighbour is rounded on the way.
+
+        NICs round it if both ranks have one.
+        """
+        if self.offload is not Offload.NIC:
+            return (self.offload is Offload.INLINE,) * len(offers)
+        has_nic = [offer.marking is not None for offer in offers]
+        return tuple(here and there for here, there in zip(has_nic, has_nic[1:] + has_nic[:1], strict=True))
+
+
+def agree(offers: Sequence[Offer]) -> Agreement:
+    """Return what all ranks do.
+
+    If NICs compress, a rank without a NIC, whose caller named no codec, rounds as the others do. NICs agree in the TCP
+    handshake which connections they compress, so this rank's connections stay raw. But identical results need the same
+    rounding everywhere.
+
+    Raises:
+        CollectiveError: a rank failed, or ranks differ.
+    """
+    for rank, offer in enumerate(offers):
+        if offer.failure is not None:
+            raise CollectiveError(f"rank {rank} could not set up its data plane: {offer.failure}")
+        if offer.version != VERSION:
+            raise CollectiveError(f"rank {rank} speaks version {offer.version}, not {VERSION}: install the same one")
+        if offer.offload is not offers[0].offload:
+            raise CollectiveError(
+                f"ranks differ in who compresses: rank 0 says {offers[0].offload}, rank {rank} {offer.offload}; "
+                f"set ${ENV_OFFLOAD} on every rank"
+            )
+    offload = offers[0].offload
+    if offload is Offload.AUTO:
+        nics = {(offer.marking, offer.precision) for offer in offers}
+        offload = Offload.INLINE if len(nics) > 1 or offers[0].marking is None else Offload.NIC
+    if offload is Offload.NIC:
+        return Agreement(_agreed_precision([offer.precision for offer in offers]), _agreed_marking(offers))
+    return Agreement(_agreed_precision([offer.coding for offer in offers]), UNTAGGED, offload)
+
+
+def _agreed_precision(precisions: Sequence[Precision | None]) -> Precision | None:
+    """Return the codec and bound of all ranks that round; None if no rank does."""
+    rounding = [(rank, precision) for rank, precision in enumerate(precisions) if precision is not None]
+    for rank, precision in rounding:
+        if precision != rounding[0][1]:
+            first = f"rank {rounding[0][0]} {_describe(rounding[0][1])}"
+            raise CollectiveError(f"ranks round differently: {first}, rank {rank} {_describe(precision)}")
+    return rounding[0][1] if rounding else None
+
+
+def _agreed_marking(offers: Sequence[Offer]) -> Marking:
+    """Return the marking of all ranks that have a NIC; the others use it too."""
+    marking = [(rank, offer.marking) for rank, offer in enumerate(offers) if offer.marking is not None]
+    for rank, other in marking:
+        if other != marking[0][1]:
+            first = f"rank {marking[0][0]} {_describe_marking(marking[0][1])}"
+            raise CollectiveError(f"NICs have different tags: {first}, rank {rank} {_describe_marking(other)}")
+    return marking[0][1] if marking else Marking()
+
+
+def _describe(precision: Precision) -> str:
+    return f"{precision.codec} with bound {precision.bound_k}"
+
+
+def _describe_marking(marking: Marking) -> str:
+    return format_tag(marking.tos) + (f" on ports {format_ports(marking.ports)}" if marking.ports else "")

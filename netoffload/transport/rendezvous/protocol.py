@@ -1,0 +1,79 @@
+"""How ranks find each other before there is a connection between them: allgathers of small values.
+
+A rendezvous knows this rank and the number of ranks, and gathers one JSON value from each. There is one over a
+key-value store (``store``), one over a list of addresses (``addresses``), and MPI's
+(``netoffload_mpi``). All have a time limit, and their errors name the missing ranks. From the first connection on, the
+watch knows which ranks live.
+
+Whoever reaches the store, or listens at a rank's address, can speak as a rank here. From here on ranks know each other
+by the secrets that they exchange here (``wiring.hello``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Sequence
+from typing import Any, Final, Protocol
+
+from netoffload.errors import MalformedError, PeerLostError
+
+MAX_OCTETS: Final = 1024 * 1024
+"""Longest value; a longer one comes from a stranger."""
+
+GRACE_S: Final = 2.0
+"""How much longer the other ranks wait than rank 0, whose error names the missing ranks."""
+
+
+class Rendezvous(Protocol):
+    """A way to gather values from all ranks."""
+
+    @property
+    def rank(self) -> int:
+        """This rank, 0 .. size - 1."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        ...
+
+    @property
+    def group(self) -> Hashable | None:
+        """Name of this set of ranks: set-ups of the same group share connections; None: this one shares none."""
+        ...
+
+    def __call__(self, value: Any) -> Sequence[Any]:
+        """Return every rank's value, in rank order; collective.
+
+        Raises:
+            PeerLostError: a rank did not come in time; the message names it.
+            MalformedError: a rank's value is no JSON.
+        """
+        ...
+
+
+def parse(octets: bytes, source: str) -> Any:
+    """Return the JSON value in ``octets``.
+
+    Args:
+        octets: what came.
+        source: where it came from, for the error.
+
+    Raises:
+        MalformedError: the octets are no JSON, too long, or nested too deep.
+    """
+    if len(octets) > MAX_OCTETS:
+        raise MalformedError(f"{source} is {len(octets)} octets long: no rank of this version sends that")
+    try:
+        return json.loads(octets)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(f"{source} is no JSON value: {type(error).__name__}: {error}") from error
+
+
+def missing(ranks: Sequence[int], limit_s: float, remark: str = "") -> PeerLostError:
+    """Return the error for ranks that did not come."""
+    names = ", ".join(map(str, ranks))
+    return PeerLostError(
+        f"rank {names} did not come to the set-up within {limit_s:g} s: its process is stopped, or its host or link is "
+        f"down{remark}"
+    )
