@@ -76,6 +76,10 @@ class PlaneComm(MPI.Intracomm):
         """
         return self._data_plane().exchange
 
+    def calls(self) -> Calls[MpiPlane]:
+        """Return what carries out calls over the connections, also for others; collective at the first call."""
+        return self._connected()
+
     def quantiser(self) -> Quantise | None:
         """Return the function with which the owner of a block rounds, None if exact; collective at the first call."""
         return self._data_plane().quantise

@@ -35,7 +35,7 @@ class Averaging(WeightExchange):
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`~netoffload.methods.base.Method.step`."""
-        _update_alone(gradient, update, self._exchange.size)
+        update(gradient)
         part = self._part(parameters, self._iteration % self._spec.period)
         self._iteration += 1
         if part is not None:
@@ -125,7 +125,7 @@ class ChangeAveraging(WeightExchange):
         """See :meth:`~netoffload.methods.base.Method.step`."""
         if self._synchronised is None:
             self._synchronised = parameters.copy()
-        _update_alone(gradient, update, self._exchange.size)
+        update(gradient)
         self._iteration += 1
         if self._iteration % self._spec.period == 0:
             self._synchronise(parameters, self._synchronised)
@@ -159,9 +159,3 @@ class ChangeAveraging(WeightExchange):
             mean = self._outer.moved(mean, self._velocity)
         np.add(synchronised, mean, out=synchronised)
         parameters[:] = synchronised
-
-
-def _update_alone(gradient: Float32Array, update: Update, workers: int) -> None:
-    """Update with this worker's gradient alone, times ``workers``, because ``update`` divides a sum by this number."""
-    np.multiply(gradient, np.float32(workers), out=gradient)
-    update(gradient)

@@ -14,7 +14,7 @@ from netoffload.compressors import Compressor, Layout
 from netoffload.errors import UsageError
 
 Update = Callable[[Float32Array], None]
-"""Takes the sum of all workers' gradients and updates the model's parameters."""
+"""Takes the sum of all workers' gradients, or this worker's own where weights are averaged, and updates parameters."""
 
 NO_LAYERS: Final = Layout(())
 
@@ -137,7 +137,7 @@ class Member:
         layout: the model's weights and biases; compressors need it.
         seed: seed of the compressors' random numbers, equal on all ranks.
         error_feedback: a compressor adds what it left unsent to the next vector.
-        buckets: the buckets in which gradients are summed, each of consecutive layers; empty: all layers at once.
+        buckets: the buckets in which a server sums gradients, in the workers' order; empty: all layers at once.
     """
 
     exchange: Exchange
@@ -240,29 +240,7 @@ class GradientReducer(Method):
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`Method.step`."""
-        if not self.buckets:
-            update(self.reduce(gradient))
-            return
-        for bucket in self.buckets:
-            self.reduce_part(gradient, bucket)
-        update(gradient)
-
-    @property
-    def buckets(self) -> tuple[Bucket, ...]:
-        """The buckets in which gradients are summed, in this order on all ranks; empty: all layers at once."""
-        return self._member.buckets
-
-    def reduce_part(self, gradient: Float32Array, bucket: Bucket) -> None:
-        """Replace a bucket of consecutive layers by its sum; all ranks call it together.
-
-        Args:
-            gradient: float32[n], the gradient of all layers; other layers than the bucket's stay.
-            bucket: the layers.
-        """
-        offsets = self._member.layout.offsets
-        part = gradient[offsets[bucket[0]] : offsets[bucket[-1] + 1]]
-        if (total := self.reduce(part, bucket)) is not part:
-            part[:] = total
+        update(self.reduce(gradient))
 
     def rescale(self, factors: Mapping[int, float]) -> None:
         """Multiply the residuals of layers by factors, because from here on their values come in another scale."""

@@ -41,8 +41,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), state)
         broadcast_parameters(model.state_dict(), state=state)
 
-    Buckets are cut once, from the last parameter to the first, and travel in this order on all ranks. A parameter that
-    a rank did not use has a gradient of zeros there, and gets the mean like any other. Sparse gradients become dense.
+    Buckets are cut once, from the last parameter to the first, and travel in this order on all ranks. Gradients that
+    lie one after the other in one memory are summed there, without a copy. A parameter that a rank did not use has a
+    gradient of zeros there, and gets the mean like any other. Sparse gradients become dense.
 
     Hooks, state and ``state_dict()`` are the wrapped optimizer's. What this rank remembers of its gradients is in
     ``compression.state_dict()``. A deep copy of model and optimizer together goes on by itself, with connections of its
@@ -132,7 +133,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             for one, part in zip(bucket, torch.split(mean, [one.numel() for one in bucket]), strict=True):
                 if one.grad is None or one.grad.is_sparse:
                     one.grad = torch.empty_like(one)
-                one.grad.copy_(part.view_as(one))
+                if one.grad.data_ptr() != part.data_ptr():
+                    one.grad.copy_(part.view_as(one))
         self._begin()
         self._is_synchronised = True
 
@@ -210,7 +212,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for at in range(len(self._under_way), until):
             bucket = self._buckets[at]
             parts = [torch.zeros_like(one) if one.grad is None else one.grad.to_dense() for one in bucket]
-            staged = Staged(torch.cat([part.reshape(-1) for part in parts]))
+            staged = Staged(_joined([part.reshape(-1) for part in parts]))
             layers = self.compression.layers.bucket(bucket)
             request = self.compression.submit(staged, layers, is_last=at == len(self._buckets) - 1)
             self._under_way.append((staged, request))
@@ -301,7 +303,7 @@ def _broadcast(plane: DataPlane, octets: Uint8Array, root: int) -> None:
 
 
 def _cut(parameters: list[torch.Tensor], limit_octets: int) -> list[list[torch.Tensor]]:
-    """Return buckets of parameters of one type and device, from the last to the first."""
+    """Return buckets of parameters of one type and device: the last parameters first, in each in their order."""
     buckets: list[list[torch.Tensor]] = []
     kind, octets = None, 0
     for one in reversed(parameters):
@@ -309,6 +311,16 @@ def _cut(parameters: list[torch.Tensor], limit_octets: int) -> list[list[torch.T
         if kind != (one.dtype, one.device) or octets + size > limit_octets:
             buckets.append([])
             kind, octets = (one.dtype, one.device), 0
-        buckets[-1].append(one)
+        buckets[-1].insert(0, one)
         octets += size
     return buckets
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Return vectors one after the other: where they lie, if they do so in one memory, or else as a copy."""
+    first, end = parts[0], parts[0].storage_offset()
+    for part in parts:
+        if part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr() or part.storage_offset() != end:
+            return torch.cat(parts)
+        end += part.numel()
+    return first.as_strided((end - first.storage_offset(),), (1,))

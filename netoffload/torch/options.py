@@ -45,7 +45,8 @@ class Options:
         compressor: used instead of a codec; a name that :func:`netoffload.methods.parse` knows:
             ``terngrad``, ``qsgd:levels=15``, ``wgt:threshold=0.002``, ``8bit-dynamic``, ``fp16``.
         error_feedback: add the residual to the next gradient.
-        start_step: number of first steps that travel exact; at least 1, because DDP shows its parameters in the first.
+        start_step: number of first steps that travel exact. 0 needs ``named_parameters``: without them a state knows
+            the model's parameters only after the first step.
         seed: seed of the compressors' random numbers.
         batch: samples per rank and step; some rules of ``qsgd`` and ``pqasgd`` need it.
         exact_below: parameters with fewer values travel exact.
@@ -83,8 +84,8 @@ class Options:
             raise UsageError(f"exact_names is a list of patterns: write [{self.exact_names!r}]")
         object.__setattr__(self, "exact_names", tuple(self.exact_names))
         object.__setattr__(self, "scale", checked_scale(self.scale))
-        if self.start_step < 1:
-            raise UsageError(f"start_step {self.start_step} is less than 1: the first step always travels exact")
+        if self.start_step < 0:
+            raise UsageError(f"start_step {self.start_step} is less than 0: it is a number of steps")
         if self.compressor is not None and (self.codec, self.bound) != (None, None):
             raise UsageError("a compressor takes the place of a codec: give compressor, or codec and bound, not both")
         self.settings()
@@ -110,8 +111,8 @@ class Options:
 
     @property
     def needs_names(self) -> bool:
-        """Whether parameters must be known by their names."""
-        return bool(self.exact_names) or self.exact_last
+        """Whether parameters must be known by their names, or before the first step."""
+        return bool(self.exact_names) or self.exact_last or self.start_step == 0
 
     def refuse_all_but(self, names: Sequence[str], door: str, cure: str) -> None:
         """Refuse options that a door does not have.

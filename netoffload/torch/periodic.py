@@ -33,6 +33,7 @@ from netoffload.methods import (
     Member,
     MethodSpec,
     Outer,
+    Sent,
     WeightExchange,
     method_for,
     parse,
@@ -117,6 +118,11 @@ class Periodic:
         if self._is_rotating or self._steps % self.every == 0:
             self._exchange(lambda method: method.step(NOTHING.copy(), self._flat, lambda _: self._gather()))
         return loss
+
+    @property
+    def sent(self) -> Sent:
+        """What this rank has sent of the weights."""
+        return Sent() if self._method is None else self._method.sent
 
     def finish(self) -> None:
         """Make all replicas equal after the last step; all ranks call it together."""

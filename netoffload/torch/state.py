@@ -65,7 +65,7 @@ class CompressionState:
 
     Args:
         group: the ranks; None: the default group, or all ranks that the launcher started.
-        named_parameters: ``model.named_parameters()``; needed by ``exact_names`` and ``exact_last``.
+        named_parameters: ``model.named_parameters()``; needed by ``exact_names``, ``exact_last``, ``start_step=0``.
         options: fields of :class:`~netoffload.torch.options.Options`.
 
     Raises:
@@ -93,7 +93,7 @@ class CompressionState:
             raise UsageError("min_octets is an option of the backend: exact_below leaves small parameters exact here")
         self._begin(group, Layers(named_parameters), Options(**options))
         if self.options.needs_names and not self.layers.are_named:
-            raise UsageError("exact_names and exact_last need named_parameters=model.named_parameters()")
+            raise UsageError("exact_names, exact_last and start_step=0 need named_parameters=model.named_parameters()")
 
     def start(
         self, tensor: torch.Tensor, parameters: Sequence[torch.Tensor], *, is_last: bool

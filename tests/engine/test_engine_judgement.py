@@ -208,7 +208,8 @@ def test_every_gradient_and_weight_of_our_networks_is_floats() -> None:
                 octets = vector.tobytes()
                 said = {judge(octets, 4 * at) for at in range(0, len(vector) // 2, len(vector) // 20)}
                 assert said == {FLOATS}, (model, step)
-            replica.update(replica.gradient, step)
+            replica.iteration = step
+            replica.update()
 
 
 @real_data

@@ -22,8 +22,8 @@ def weights(name: str, iterations: int, *, finished: bool) -> list[Float32Array]
         assert isinstance(method, WeightExchange)
         parameters = np.zeros(COUNT, np.float32)
 
-        def update(total: Float32Array) -> None:
-            parameters[:] -= total / WORKERS
+        def update(own: Float32Array) -> None:
+            parameters[:] -= own
 
         for _ in range(iterations):
             method.step(np.full(COUNT, exchange.rank + 1, np.float32), parameters, update)

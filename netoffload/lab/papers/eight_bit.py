@@ -16,6 +16,7 @@ from netoffload.lab.papers.claim import Claim, Standing, not_here
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, bound
 from netoffload.lab.papers.runs import bars, learnt, settings_of
 from netoffload.lab.reports import Panel, Series
+from netoffload.lab.training.gradient_replicas import Seen
 
 TYPES: Final = ("8bit-dynamic", "8bit-linear", "8bit-mantissa", "8bit-static")
 MNIST_RELATIVE: Final = {
@@ -61,9 +62,9 @@ def _layer_errors(setting: Setting) -> Json:
     starts = np.cumsum((0, *settings.model_spec.layer_sizes(settings.sample_shape)))
     kept: dict[str, list[dict[str, float]]] = {}
 
-    def observe(iteration: int, gradient: Float32Array, _coded: Float32Array, _total: Float32Array) -> None:
+    def observe(iteration: int, seen: Seen) -> None:
         if iteration == iterations:
-            parts = [gradient[starts[layer] : starts[layer + 1]].copy() for layer in WEIGHTS]
+            parts = [seen.own[0][starts[layer] : starts[layer + 1]].copy() for layer in WEIGHTS]
             kept["data"] = [_relative_errors(part) for part in parts]
 
     def see(outputs: list[Float32Array]) -> None:

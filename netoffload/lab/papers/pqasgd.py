@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
 from netoffload.lab.bench.compressor_quality import quality
 from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
@@ -15,6 +14,7 @@ from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step
 from netoffload.lab.papers.runs import curve, learnt, on_links, settings_of
 from netoffload.lab.reports import Panel, Series
 from netoffload.lab.training import data, inprocess
+from netoffload.lab.training.gradient_replicas import Seen
 
 METHODS: Final = {
     "FULLSGD": "fullsgd",
@@ -199,14 +199,14 @@ def _q(setting: Setting) -> Json:
     layout = Layout(settings.model_spec.layer_sizes(settings.sample_shape))
     kept: dict[str, dict[str, float]] = {}
 
-    def observe(iteration: int, gradient: Float32Array, _coded: Float32Array, _total: Float32Array) -> None:
+    def observe(iteration: int, seen: Seen) -> None:
         if iteration in (1, iterations // 2, iterations):
             of = {
-                name: quality(registry.parse(text), gradient, layout, repeats=4).variance_ratio
+                name: quality(registry.parse(text), seen.own[0], layout, repeats=4).variance_ratio
                 for name, (text, _) in Q_CASES.items()
             }
             of["TernGrad"] = quality(
-                registry.parse("terngrad:clip_factor=0"), gradient, layout, repeats=4
+                registry.parse("terngrad:clip_factor=0"), seen.own[0], layout, repeats=4
             ).variance_ratio
             kept[str(iteration)] = of
 

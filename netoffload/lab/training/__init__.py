@@ -7,15 +7,15 @@
     TrainSettings                                      worker w                    aggregator (wa, wa+c)
       | data.load, dataset.save --- .npy files --->      batch of its shard w, w+N, ...
       | Testbed                                          Replica.backward
-      | testbed.run_ranks      ---- job.json   --->      Method.step  <------------>  sum, Replica.update
+      | testbed.run_ranks      ---- job.json   --->      door of netoffload.torch <--> sum, Replica.update
       |                                                  Replica.update (inc, inc+c)
       | make_record            <--- rank<r>.json --      meter and NIC counters before and after (rank 0)
     Record (check_traffic holds the meter and every rank's NIC against what it sent)
 
 Runs are comparable: the same seed gives the same initial weights on every rank and with every method, and the same
-batches in the same order to every worker. Gradients are averaged over the workers: the method gives their sum, and the
-update divides. Warming up moves zeros, so nothing that is trained depends on it. After a run the parameters and buffers
-of all ranks are compared by their SHA-256; a difference is an error.
+batches in the same order to every worker. Gradients are averaged over the workers, by the door. Warming up moves zeros,
+so nothing that is trained depends on it. After a run the parameters and buffers of all ranks are compared by their
+SHA-256; a difference is an error.
 
 **Initialisation decides whether the paper's codec can train HDC.** Its 8-bit form cannot express anything below 2^-7,
 whatever the bound is. With torch's default initialisation HDC's gradients start below that: compressed runs see zeros
@@ -27,9 +27,14 @@ Ranks are forks of a process that has imported torch and this package (``testbed
 its connections, not with imports. Each rank is still its own process.
 
 **Where the time goes.** A worker's iteration is computing (forward, backward, update) and communicating (the rest,
-waiting and adding included). Buckets of gradients travel while backward goes on (``overlap``), and a record says how
-long. In ``wa`` the aggregator updates while workers wait; the record moves that time from communicating to computing.
-Ranks that share two cores compute slower than ranks with their own cores, so the split holds for this machine only.
+waiting and adding included). Buckets of gradients travel while backward goes on, and a record says how long. In ``wa``
+the aggregator updates while workers wait; the record moves that time from communicating to computing. Ranks that share
+two cores compute slower than ranks with their own cores, so the split holds for this machine only.
+
+**One loop** (``loop.iterate``) trains for every command: ``train`` and ``demo`` in processes, thresholds and the
+papers' runs with threads as ranks, ``bench ddp`` under torch's DDP. In it a batch is drawn, its gradient computed,
+exchanged and applied. The exchange is a door that torch users get (``doors``). So the figures are those of the shipped
+code.
 
 **How replicas agree** is in :mod:`netoffload.methods`; a run names a method. All methods use the same connections and
 the same shaped links. Every rank counts what it sent, and the counters of its wire and its NIC must agree. If octets
@@ -48,10 +53,10 @@ by their names (``choice``). ``plan``: the order of a series of runs, and what t
 sets; ``image_files`` and ``corpus`` read them, ``dataset`` has their arrays, ``data`` a worker's share. ``model_spec``,
 ``models``, ``layers`` and ``sequence_layers``: the networks; ``replica``: a network over flat buffers. ``parallel``: a
 rank's part of a network; ``parallel_layers`` moves activations between the parts. ``capture`` keeps gradients,
-``board`` shows them. ``loop``: the iterations; ``overlap``: buckets of gradients; ``milestones``: the work between
-iterations; ``checkpoint``: the state on disk. ``measure`` reads the meter, ``memory`` estimates what ranks need.
-``outcome``: the result of a rank; ``rank``: the rank's program; ``run``: the parent's side. Without a testbed:
-``inprocess`` trains with threads as ranks, ``search`` finds thresholds with it, ``sample`` keeps gradients to try a
-codec on, ``gradient_replicas`` computes all workers' gradients one after the other. ``gloo`` sums with torch, for
-`netoffload bench allreduce`; ``ddp`` is a replica under torch's DDP, for `netoffload bench ddp`.
+``board`` shows them. ``doors``: how a gradient becomes the next weights; ``loop``: the iterations and the work between
+them; ``checkpoint``: the state on disk. ``measure`` reads the meter, ``memory`` estimates what ranks need. ``outcome``:
+the result of a rank; ``rank``: the rank's program; ``run``: the parent's side. Without a testbed: ``inprocess`` trains
+with threads as ranks; with it ``search`` finds thresholds, and ``gradient_replicas`` trains with every gradient coded
+once. ``sample`` keeps gradients to try a codec on. ``gloo`` sums with torch, for `netoffload bench allreduce`; ``ddp``
+is a replica under torch's DDP, for `netoffload bench ddp`.
 """

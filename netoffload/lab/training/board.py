@@ -17,11 +17,7 @@ from netoffload.lab.training.capture import Layer
 
 
 def check_tensorboard() -> None:
-    """Refuse before anything is built.
-
-    Raises:
-        UsageError: the package is missing.
-    """
+    """Refuse before anything is built."""
     if importlib.util.find_spec("tensorboard") is None:
         raise UsageError("--tensorboard needs the package tensorboard: pip install 'netoffload[tensorboard]'")
 
@@ -35,9 +31,6 @@ class Board:
         Args:
             folder: folder of the file, which is made if missing.
             layers: layers of the vectors that :meth:`add_histograms` gets.
-
-        Raises:
-            UsageError: the package is missing, or the file cannot be written.
         """
         check_tensorboard()
         from torch.utils.tensorboard import SummaryWriter

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,6 @@ import numpy as np
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.lab.results import decode_dataclass
-from netoffload.methods import Method, Update
 
 CAPTURE_FILE: Final = "gradients.npy"
 """File of the vectors, in the result folder."""
@@ -48,11 +47,7 @@ class Captured:
 
     @classmethod
     def read(cls, vectors: Path) -> Captured:
-        """Read the description beside a file of vectors.
-
-        Raises:
-            UsageError: the description is unreadable, or the file is something else.
-        """
+        """Read the description beside a file of vectors."""
         path = vectors.with_suffix(".layers.json")
         try:
             return decode_dataclass(cls, json.loads(path.read_text(encoding="utf-8")), str(path))
@@ -60,45 +55,17 @@ class Captured:
             raise UsageError(f"cannot read the layers of {vectors}: {error}") from error
 
 
-class ObservedMethod(Method):
-    """A method that shows its gradients to a function before another method gets them."""
+class Kept:
+    """The gradients that a capture keeps, :data:`MAX_VECTORS` at most."""
 
-    def __init__(
-        self, method: Method, every: int, observe: Callable[[int, Float32Array], None], first: int = 0
-    ) -> None:
-        """Show the gradients of iterations ``every``, 2 * ``every``, ... to ``observe``; start after ``first``."""
-        self.sent = method.sent
-        self._method, self._every, self._observe = method, every, observe
-        self._iteration = first
-
-    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`Method.step`."""
-        self._iteration += 1
-        if self._iteration % self._every == 0:
-            self._observe(self._iteration, gradient)
-        self._method.step(gradient, parameters, update)
-
-    @property
-    def sum_s(self) -> float:
-        """See :attr:`Method.sum_s`."""
-        return self._method.sum_s
-
-    def finish(self, parameters: Float32Array) -> None:
-        """See :meth:`Method.finish`."""
-        self._method.finish(parameters)
-
-
-class CapturingMethod(ObservedMethod):
-    """A method that keeps copies of gradients before another method gets them."""
-
-    def __init__(self, method: Method, every: int, first: int = 0) -> None:
-        """Keep the gradients of iterations ``every``, 2 * ``every``, ...; start after ``first``."""
-        super().__init__(method, every, self._keep, first)
+    def __init__(self) -> None:
+        """Keep nothing yet."""
         self._kept: dict[int, Float32Array] = {}
 
-    def _keep(self, iteration: int, gradient: Float32Array) -> None:
+    def keep(self, iteration: int, gradient: Float32Array) -> None:
+        """Keep a gradient, which nobody changes."""
         if len(self._kept) < MAX_VECTORS:
-            self._kept[iteration] = gradient.copy()
+            self._kept[iteration] = gradient
 
     def write(self, folder: Path, layers: Sequence[Layer] = ()) -> None:
         """Write float32[vectors, n] and their description into the result folder."""

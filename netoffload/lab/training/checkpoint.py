@@ -3,7 +3,7 @@
 ::
 
     DIR/inc+c-seed1/checkpoint.json        the run and its iteration; replaced last, so it names only complete files
-                    iteration100/rank0.pt  replica, method's memory; one file per rank, because ranks differ
+                    iteration100/rank0.pt  replica, door's memory; one file per rank, because ranks differ
                                  rank1.pt
                     record.json            the record of a finished run
 
@@ -28,7 +28,7 @@ from netoffload.errors import UsageError
 from netoffload.lab.results import decode_dataclass
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 CHECKPOINT_FILE: Final = "checkpoint.json"
 NOT_THE_RUN: Final = frozenset({"iterations", "data_dir", "eval_every", "stop_at_accuracy"})
 """Settings that may change when a run goes on."""
@@ -59,11 +59,7 @@ def describe(settings: TrainSettings, codec: str | None, bound_k: int | None) ->
 
 
 def find(asked: Checkpointing) -> Checkpoint | None:
-    """Return the checkpoint of a run; None: there is none.
-
-    Raises:
-        UsageError: a checkpoint exists without ``--resume``, cannot be read, or belongs to another run.
-    """
+    """Return the checkpoint of a run; None: there is none."""
     path = Path(asked.folder) / CHECKPOINT_FILE
     if not path.exists():
         return None
@@ -95,11 +91,7 @@ class Checkpoints:
         return done % self._asked.every == 0
 
     def save(self, state: dict[str, Any], done: int, accuracy: float | None) -> None:
-        """Write this rank's state, tensors and plain values, and make it the run's checkpoint.
-
-        Raises:
-            UsageError: it cannot be written.
-        """
+        """Write this rank's state, tensors and plain values, and make it the run's checkpoint."""
         import torch  # only ranks need it; the command that starts them refuses wrong options without it
 
         inner = self._folder / f"iteration{done}"
@@ -115,11 +107,7 @@ class Checkpoints:
         barrier(self._exchange)
 
     def load(self) -> dict[str, Any] | None:
-        """Return the state that this rank saved; None: the run has no checkpoint, or does not resume.
-
-        Raises:
-            UsageError: the checkpoint cannot be read, or belongs to another run.
-        """
+        """Return the state that this rank saved; None: the run has no checkpoint, or does not resume."""
         import torch
 
         found = find(self._asked)
@@ -135,11 +123,7 @@ class Checkpoints:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file beside its place, and rename it when it is complete on the disk; make missing folders.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
+    """Write a file beside its place, and rename it when it is complete on the disk; make missing folders."""
     beside = path.with_name(f"{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

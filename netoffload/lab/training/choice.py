@@ -22,9 +22,6 @@ def choose(what: str, kinds: Mapping[str, type[T]], text: str | None, own: T, **
         text: a name, or ``name:parameter=value,...``. None: ``own``.
         own: the default; if ``text`` names its kind, its values are the defaults of the parameters.
         given: more values, by field; None: not given.
-
-    Raises:
-        UsageError: a name or parameter is unknown, or a value is not possible.
     """
     name, _, rest = (name_of(kinds, own) if text is None else text).partition(":")
     kind: Any = kinds[check_choice(what, name, tuple(kinds))]

@@ -8,7 +8,7 @@ import functools
 import json
 import math
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from netoffload import compressors, methods
 from netoffload.compressors import Compressor
@@ -19,10 +19,13 @@ from netoffload.lab.results import decode_dataclass
 from netoffload.lab.training import models
 from netoffload.lab.training.choice import choose, spelt
 from netoffload.lab.training.data_spec import DATASETS, SYNTHETIC, DataSpec, parse_alpha, parse_data
-from netoffload.lab.training.model_spec import ModelSpec, SampleShape
+from netoffload.lab.training.model_spec import ModelSpec, SampleShape, Tokens
 from netoffload.lab.training.optimizers import OPTIMIZERS, Optimizer
 from netoffload.lab.training.schedules import SCHEDULES, Schedule
 from netoffload.methods.registry import LEARNING_RATE_MAX
+
+if TYPE_CHECKING:
+    from torch import nn
 
 OFFLOADS: Final = (Offload.NIC.value, Offload.INLINE.value)
 """Who may compress a run's gradients; the method decides whether they are compressed at all."""
@@ -108,11 +111,7 @@ class TrainSettings:
     sub_batches: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run.
-
-        Raises:
-            UsageError: naming the field and what it accepts.
-        """
+        """Refuse what cannot be run."""
         # Unknown names are refused first.
         spec, model, data, _ = self.spec, self.model_spec, self.data_spec, self.dirichlet_alpha
         check_choice("offload", self.offload, OFFLOADS)
@@ -164,10 +163,29 @@ class TrainSettings:
             raise UsageError(f"a batch of {self.batch} cannot be cut into {self.sub_batches} equal sub-batches")
         import torch
 
-        from netoffload.lab.training.parallel import first_fully_connected
-
         with torch.device("meta"):
-            first_fully_connected(self, self.model_spec.build(0, self.sample_shape))
+            self.first_fully_connected(self.model_spec.build(0, self.sample_shape))
+
+    def first_fully_connected(self, module: nn.Module) -> int:
+        """Return the index of a model's first fully connected layer, from which on the layers can be split."""
+        from torch import nn
+
+        name, layers = self.model, list(module.children()) if isinstance(module, nn.Sequential) else []
+        first = next((place for place, layer in enumerate(layers) if isinstance(layer, nn.Linear)), len(layers))
+        rest = layers[first:]
+        by_value = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Dropout)
+        is_sequence = isinstance(self.sample_shape, Tokens)
+        if not rest or is_sequence or not all(isinstance(layer, by_value) for layer in rest):
+            raise UsageError(f"{name} does not end with fully connected layers: use --parallel data")
+        least = min(layer.out_features for layer in rest if isinstance(layer, nn.Linear))
+        if least < self.nodes:
+            raise UsageError(f"{name} has a layer of {least} outputs: {self.nodes} workers cannot split it")
+        has_convolutions = any(list(layer.parameters()) for layer in layers[:first])
+        if has_convolutions and self.parallel == Parallel.MODEL:
+            raise UsageError(f"{name} has layers that are not fully connected: use --parallel hybrid")
+        if not has_convolutions and self.parallel == Parallel.HYBRID:
+            raise UsageError(f"{name} has only fully connected layers: use --parallel model")
+        return first
 
     def _check_learning(self) -> None:
         _ = self.optimizer_spec, self.schedule_spec
@@ -305,11 +323,7 @@ class RankJob:
 
     @classmethod
     def read(cls, path: Path) -> RankJob:
-        """Read what :meth:`write` wrote.
-
-        Raises:
-            UsageError: the file is unreadable, or has no job.
-        """
+        """Read what :meth:`write` wrote."""
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

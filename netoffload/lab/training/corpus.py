@@ -22,11 +22,7 @@ TEST_EVERY: Final = 10
 
 
 def read_text() -> str:
-    """Return all topics, in the order of their names.
-
-    Raises:
-        UsageError: this Python lacks the topics.
-    """
+    """Return all topics, in the order of their names."""
     try:
         topics: dict[str, str] = importlib.import_module(MODULE).topics
     except (ImportError, AttributeError) as error:
@@ -42,11 +38,7 @@ def encode(text: str) -> Int64Array:
 
 
 def load_text(length: int = TEXT.length) -> Dataset:
-    """Return the corpus as sequences of ``length`` characters.
-
-    Raises:
-        UsageError: this Python lacks the corpus.
-    """
+    """Return the corpus as sequences of ``length`` characters."""
     characters = encode(read_text())
     count = (len(characters) - 1) // length
     samples, labels = (characters[at : at + count * length].reshape(count, length) for at in (0, 1))

@@ -40,12 +40,7 @@ def _folder(run: TrainSettings) -> Path:
 
 
 def load(settings: TrainSettings) -> Dataset:
-    """Load a run's data set, and refuse one that is too small for its workers.
-
-    Raises:
-        UsageError: files are missing or damaged, the set is too large for memory, samples without classes are to be
-            split by class, or a worker's share is smaller than a batch.
-    """
+    """Load a run's data set, and refuse one that is too small for its workers."""
     name = settings.data_spec.name
     try:
         dataset = LOADERS[name.partition(":")[0]](settings)
@@ -74,11 +69,7 @@ def make_noise(shape: SampleShape, samples: int, seed: int) -> Dataset:
 
 
 def samples_of(settings: TrainSettings, labels: Labels, worker: int) -> Int64Array:
-    """Return the numbers of the training samples from which a worker draws its batches.
-
-    Raises:
-        UsageError: samples without classes are to be split by class.
-    """
+    """Return the numbers of the training samples from which a worker draws its batches."""
     if settings.dirichlet_alpha is not None:
         return dirichlet_split(labels, settings.nodes, settings.dirichlet_alpha, settings.seed)[worker]
     workers = 1 if settings.sharing == "shared" else settings.nodes
@@ -90,9 +81,6 @@ def dirichlet_split(labels: Labels, workers: int, alpha: float, seed: int) -> li
 
     Every sample goes to one worker. Large alphas give all workers the same classes, small ones few classes to each,
     and their numbers of samples differ.
-
-    Raises:
-        UsageError: samples have one label per place, so no class.
     """
     if labels.ndim != 1:
         raise UsageError("sequences have no classes to split by: choose the sharing partitioned or shared")
@@ -132,9 +120,6 @@ def batches(
     """Yield batches for ever, in a new order every epoch that only seed, worker and epoch decide.
 
     The rest of an epoch after its last whole batch is dropped, and so are the ``first`` batches.
-
-    Raises:
-        UsageError: there is no whole batch.
     """
     if len(labels) < batch:
         raise UsageError(f"{len(labels)} samples are no batch of {batch}")

@@ -55,11 +55,7 @@ DATASETS: Final = {
 
 
 def parse_data(text: str, usual: SampleShape) -> DataSpec:
-    """Return the data set of a name; ``usual`` is the shape of synthetic samples unless the name says otherwise.
-
-    Raises:
-        UsageError: no such data set, or parameters that it does not take.
-    """
+    """Return the data set of a name; ``usual`` is the shape of synthetic samples unless the name says otherwise."""
     name, _, rest = text.partition(":")
     check_choice("data set", name, (*DATASETS, SYNTHETIC))
     if name == SYNTHETIC:
@@ -93,11 +89,7 @@ def _whole_name(name: str, values: dict[str, int]) -> str:
 
 
 def parse_alpha(sharing: str) -> float | None:
-    """Return alpha of a sharing by Dirichlet's distribution; None for another sharing.
-
-    Raises:
-        UsageError: the sharing is not in :data:`SHARINGS`, or alpha is no number above 0.
-    """
+    """Return alpha of a sharing by Dirichlet's distribution; None for another sharing."""
     if not sharing.startswith(DIRICHLET):
         check_choice("sharing", sharing, SHARINGS)
         return None

@@ -39,11 +39,7 @@ def save(dataset: Dataset, folder: Path) -> None:
 
 
 def open_saved(folder: Path) -> Dataset:
-    """Map what :func:`save` wrote; ranks on one machine share the pages.
-
-    Raises:
-        UsageError: a file is missing or damaged.
-    """
+    """Map what :func:`save` wrote; ranks on one machine share the pages."""
     try:
         return Dataset(*(np.load(folder / f"{field.name}.npy", mmap_mode="r") for field in dataclasses.fields(Dataset)))
     except (OSError, ValueError) as error:

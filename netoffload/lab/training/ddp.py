@@ -1,13 +1,13 @@
 """A model under torch's ``DistributedDataParallel``, whose steps ``netoffload bench ddp`` times.
 
-It is a plain script's loop: forward, backward, optimizer. One hook, torch's or ours, exchanges the gradients.
+It is a plain script's model and optimizer, in the loop of every run. One hook, torch's or ours, exchanges the gradients
+during backward.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -21,7 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.data import batches, shard
 from netoffload.lab.training.dataset import Dataset
-from netoffload.lab.training.replica import accuracy_of
+from netoffload.lab.training.doors import Door
+from netoffload.lab.training.loop import iterate
+from netoffload.lab.training.replica import Travel, accuracy_of
 from netoffload.torch import CompressionState, compress_hook, set_rank_environment
 
 ONE_BUCKET_MB: Final = 1 << 20
@@ -73,12 +75,16 @@ class DdpReplica:
 
     Attributes:
         loss: loss of this rank's latest batch.
+        iteration: see :class:`~netoffload.lab.training.replica.Replica`.
     """
+
+    travel = Travel()
+    update_s = 0.0
 
     def __init__(self, settings: TrainSettings, dataset: Dataset, hook: str, options: Mapping[str, Any]) -> None:
         """Build the model; collective."""
-        self.loss = 0.0
-        self._settings, self._step = settings, 0
+        self.loss, self.iteration = 0.0, 0
+        self._settings, self._done = settings, 0
         self._state: CompressionState | None = None
         mine = shard(dataset.train_images, dataset.train_labels, rank(), settings.nodes)
         self._batches = batches(*mine, settings.batch, settings.seed, rank())
@@ -98,21 +104,24 @@ class DdpReplica:
             self._model.no_sync if hook == "alone" else contextlib.nullcontext
         )
         self._optimizer = settings.optimizer_spec.make(module.parameters())
+        self._door = Door(self._optimizer.step)
 
     def step(self) -> float:
-        """Train on one batch; return the seconds that it took."""
-        images, labels = next(self._batches)
-        started_s = time.perf_counter()
-        self._optimizer.param_groups[0]["lr"] = self._settings.learning_rate_at(self._step)
+        """Train on one batch; return the seconds that it took, without those of drawing it."""
+        done, self._done = self._done, self._done + 1
+        timeline = iterate(self, self._door, self._batches, self._done, first=done)
+        return timeline.wall_s[0] - timeline.draw_s[0]
+
+    def backward(self, images: torch.Tensor, labels: torch.Tensor, on_loss: Callable[[], None]) -> float:
+        """Compute the gradients of a batch, which the hook averages; return the loss."""
+        self._optimizer.param_groups[0]["lr"] = self._settings.learning_rate_at(self.iteration)
         self._optimizer.zero_grad()
         with self._travelling():
             loss = self._settings.model_spec.loss(self._model(images), labels)
+            on_loss()
             loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
-        took_s = time.perf_counter() - started_s
-        self._step += 1
         self.loss = float(loss.detach())
-        return took_s
+        return self.loss
 
     def digest(self) -> str:
         """Return the SHA-256 of parameters and buffers, as hexadecimal digits."""
@@ -127,11 +136,7 @@ class DdpReplica:
         return accuracy_of(self._model.module, images, labels)
 
     def sent_octets(self) -> tuple[int, int]:
-        """Return the octets that a plain ring would have sent, and those that our hook sent; both 0 for other hooks.
-
-        Raises:
-            ControlError: the NIC does not answer.
-        """
+        """Return the octets that a plain ring would have sent, and those that our hook sent; both 0 for other hooks."""
         if self._state is None:
             return 0, 0
         report = self._state.report()

@@ -1,34 +1,34 @@
-"""Training with gradient replicas: one model, and a gradient for each worker, coded as if it had travelled.
+"""Training with gradient replicas: every worker's gradient is coded once, as if it had travelled.
 
-The training of N workers depends on their gradients alone, and one process can compute these one after the other::
+::
 
     worker 0   gradient -> encode -> decode ─┐
     worker 1   gradient -> encode -> decode ─┼─ sum -> update -> weights (-> rounded)
     ...                                      ─┘
 
-Every worker's gradient is coded once. In a ring partial sums are coded at every hop, which these runs leave out.
+The workers are threads. Their payloads are gathered, or served where workers share scalers (TernGrad). Exact gradients
+take a ring. In a ring of payloads partial sums are coded at every hop, which these runs leave out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import torch
 
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
 from netoffload.compressors.terngrad import TernGrad
+from netoffload.errors import UsageError
 from netoffload.lab.training import data
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.replica import Replica
-
-Observe = Callable[[int, Float32Array, Float32Array, Float32Array], None]
-"""Called with an iteration, counted from 1, worker 0's gradient before and after coding, and the sum of all workers."""
+from netoffload.lab.training.inprocess import run_threads
+from netoffload.lab.training.loop import AfterIteration, RankRun
+from netoffload.lab.training.measure import FLOAT_OCTETS
 
 SeeOutputs = Callable[[list[Float32Array]], None]
 """Called with the outputs of every layer that has weights, in order, each float32[batch, ...]."""
@@ -36,8 +36,34 @@ SeeOutputs = Callable[[list[Float32Array]], None]
 KEPT_LOSSES: Final = 60
 """Number of points of a curve."""
 
-THREADS: Final = 1
-"""Threads of torch: batches are small, and several threads would spin while they wait for each other."""
+
+@dataclass(frozen=True)
+class Seen:
+    """The gradients of one iteration: worker 0's own, the others' if needed, and the sum of all after coding."""
+
+    own: list[Float32Array]
+    total: Float32Array
+    coder: str | None
+    layout: Layout
+    seed: int
+    step: int
+
+    def coded(self) -> Float32Array:
+        """Return worker 0's gradient after coding, by its random numbers."""
+        if self.coder is None:
+            return self.own[0]
+        compressor = registry.parse(self.coder)
+        states = [compressor.make_state(self.layout, seed=self.seed, rank=rank) for rank in range(len(self.own))]
+        states[0].step = self.step
+        if not isinstance(compressor, TernGrad):
+            return compressor.decode(compressor.encode(self.own[0], states[0]), self.layout)
+        pairs = zip(self.own, states, strict=True)
+        shared: Float32Array = np.max([compressor.scalers(*pair) for pair in pairs], axis=0)
+        return compressor.decode(compressor.encode_shared(self.own[0], shared, states[0]), self.layout)
+
+
+Observe = Callable[[int, Seen], None]
+"""Called with the number of an iteration, from 1, and its gradients."""
 
 
 @dataclass
@@ -78,90 +104,54 @@ def learn(
         observe: called with gradients.
         see_outputs: called after the last iteration with the layers' outputs, which model parallelism would send.
     """
-    dataset = data.load(settings)
-    tests = torch.from_numpy(dataset.test_images), torch.from_numpy(dataset.test_labels)
-    batches = [
-        data.batches(*data.share(settings, dataset, worker), settings.batch, settings.seed, worker)
-        for worker in range(settings.nodes)
-    ]
-    with threads_of_torch(THREADS):
-        replica = Replica(settings)
-        replica.seed_layers(0)
-        layout = Layout(replica.layer_sizes)
-        coding = Coding(coder, layout, settings.nodes, settings.seed)
-        rounding = Coding(weights, layout, 1, settings.seed)
-        found, keep = Learnt(), max(1, settings.iterations // KEPT_LOSSES)
-        for iteration in range(settings.iterations):
-            loss, gradients = _gradients(replica, batches)
-            if not math.isfinite(loss):
-                found.diverged = True
-                break
-            coded = coding.of_all(gradients)
-            total: Float32Array = np.sum(coded, axis=0, dtype=np.float32)
-            if observe is not None:
-                observe(iteration + 1, gradients[0], coded[0], total)
-            replica.update(total, iteration)
-            if weights is not None:
-                replica.parameters[:] = rounding.of_all([replica.parameters])[0]
-            if iteration % keep == 0 or iteration + 1 == settings.iterations:
-                found.losses[str(iteration + 1)] = loss
-            if every and (iteration + 1) % every == 0:
-                found.accuracies[str(iteration + 1)] = replica.accuracy(*tests)
-        if see_outputs is not None:
-            see_outputs(replica.outputs(next(batches[0])[0]))
-        found.accuracy, found.ratio = replica.accuracy(*tests), coding.ratio
-    return found
+    shares_scalers = coder is not None and coder.startswith("terngrad")
+    via = "server" if shares_scalers else "gather"
+    method = f"{coder}{',' if ':' in coder else ':'}via={via}" if coder else "inc"
+    rate = settings.optimizer_spec.learning_rate
+    settings = dataclasses.replace(settings, method=method, learning_rate=rate, eval_every=every)
+    own: list[dict[int, Float32Array]] = [{} for _ in range(settings.nodes if shares_scalers else 1)]
+    runs: dict[int, RankRun] = {}
 
+    def watching(rank: int, run: RankRun) -> AfterIteration:
+        replica, layout = run.replica, Layout(run.replica.layer_sizes)
+        runs[rank] = run
+        rounding = registry.parse(weights) if weights else None
+        state = rounding.make_state(layout, seed=settings.seed, rank=0) if rounding else None
 
-@contextmanager
-def threads_of_torch(count: int) -> Iterator[None]:
-    """Let torch compute with ``count`` threads while the context lasts."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+        def keep_own(_start: int, values: Float32Array) -> None:
+            own[rank][replica.iteration + 1] = values.copy()
+
+        if observe is not None and rank < min(len(own), settings.nodes):
+            replica.observe = keep_own
+
+        def after(done: int) -> None:
+            if rounding is not None and state is not None:
+                replica.parameters[:] = rounding.decode(rounding.encode(replica.parameters, state), layout)
+            if observe is not None and rank == 0:
+                total = replica.gradient * np.float32(settings.nodes * settings.loss_scale)
+                observe(done, Seen([of.pop(done) for of in own], total, coder, layout, settings.seed, done - 1))
+
+        return after
+
+    found = Learnt()
     try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _gradients(
-    replica: Replica, batches: list[Iterator[tuple[torch.Tensor, torch.Tensor]]]
-) -> tuple[float, list[Float32Array]]:
-    """Return the mean loss of the workers' next batches, and the gradient of each."""
-    losses, gradients = [], []
-    for own in batches:
-        losses.append(replica.backward(*next(own)))
-        gradients.append(replica.gradient.copy())
-    return float(np.mean(losses)), gradients
-
-
-class Coding:
-    """A compressor with a state for each worker, or no compressor."""
-
-    def __init__(self, text: str | None, layout: Layout, workers: int, seed: int) -> None:
-        """Prepare the states; ``text`` is a compressor's text form, or None: vectors stay as they are."""
-        self._compressor = registry.parse(text) if text else None
-        self._layout = layout
-        ranks = range(workers if self._compressor else 0)
-        self._states = [self._compressor.make_state(layout, seed=seed, rank=rank) for rank in ranks if self._compressor]
-        self._before = self._after = 0
-
-    @property
-    def ratio(self) -> float:
-        """Octets before over octets after."""
-        return self._before / self._after if self._after else 1.0
-
-    def of_all(self, vectors: list[Float32Array]) -> list[Float32Array]:
-        """Return every worker's vector, encoded and decoded; TernGrad's workers share their scalers."""
-        compressor = self._compressor
-        if compressor is None or not all(np.isfinite(vector).all() for vector in vectors):
-            return vectors  # a value that is not finite ends the run with its next loss
-        pairs = list(zip(vectors, self._states, strict=True))
-        if isinstance(compressor, TernGrad):
-            shared: Float32Array = np.max([compressor.scalers(*pair) for pair in pairs], axis=0)
-            payloads = [compressor.encode_shared(vector, shared, state) for vector, state in pairs]
-        else:
-            payloads = [compressor.encode(vector, state) for vector, state in pairs]
-        self._before += sum(vector.nbytes for vector in vectors)
-        self._after += sum(payload.size for payload in payloads)
-        return [compressor.decode(payload, self._layout) for payload in payloads]
+        run_threads(settings, data.load(settings), watching=watching)
+    except UsageError:  # compressors refuse values that are not finite
+        found.diverged = True
+    workers = [runs[rank] for rank in range(settings.nodes)]
+    losses = [float(np.mean(each)) for each in zip(*(run.timeline.losses for run in workers), strict=False)]
+    finite = next((at for at, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
+    found.diverged |= finite < len(losses)
+    keep = max(1, settings.iterations // KEPT_LOSSES)
+    kept = [at for at in range(finite) if at % keep == 0 or at + 1 == settings.iterations]
+    found.losses = {str(at + 1): losses[at] for at in kept}
+    first = workers[0]
+    found.accuracies, found.accuracy = first.milestones.accuracy_after, first.milestones.measure()
+    if coder is not None:
+        sent = sum(run.door.sent_so_far().vector_octets for run in workers)
+        found.ratio = FLOAT_OCTETS * first.replica.parameter_count * len(losses) * len(workers) / max(1, sent)
+    if see_outputs is not None:
+        batches = first.new_batches(settings.iterations)
+        assert batches is not None
+        see_outputs(first.replica.outputs(next(batches)[0]))
+    return found

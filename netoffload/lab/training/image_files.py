@@ -53,11 +53,7 @@ IDX_UINT8: Final = 0x08
 
 
 def load_digits(seed: int) -> Dataset:
-    """Return scikit-learn's digits at 28×28; which fifth is the test set depends on the seed.
-
-    Raises:
-        UsageError: scikit-learn is not installed.
-    """
+    """Return scikit-learn's digits at 28×28; which fifth is the test set depends on the seed."""
     pixels, labels = _digits()
     small = torch.from_numpy(pixels.reshape(-1, 8, 8) / np.float32(16))
     images = torch.nn.functional.interpolate(small[:, None], size=(SIDE, SIDE), mode="bilinear")
@@ -87,11 +83,7 @@ def _digits() -> tuple[Float32Array, Int64Array]:
 
 
 def load_mnist(folder: Path) -> Dataset:
-    """Read the four IDX files of MNIST, each plain or with ``.gz``.
-
-    Raises:
-        UsageError: a file is missing or damaged, or images and labels do not belong together.
-    """
+    """Read the four IDX files of MNIST, each plain or with ``.gz``."""
     arrays = [read_idx(_find_idx(folder, name)) for name in MNIST_FILES]
     for images, labels in (arrays[:2], arrays[2:]):
         if images.ndim != 3 or images.shape[1:] != (SIDE, SIDE) or labels.shape != images.shape[:1]:
@@ -112,11 +104,7 @@ def _find_idx(folder: Path, name: str) -> Path:
 
 
 def read_idx(path: Path) -> Uint8Array:
-    """Read an IDX file of unsigned bytes, gzip by its suffix.
-
-    Raises:
-        UsageError: unreadable, another type, or shorter or longer than its header says.
-    """
+    """Read an IDX file of unsigned bytes, gzip by its suffix."""
     try:
         octets = path.read_bytes()
         if path.suffix == ".gz":
@@ -135,11 +123,7 @@ def read_idx(path: Path) -> Uint8Array:
 
 
 def load_cifar10(path: Path) -> Dataset:
-    """Read CIFAR-10, or a part of it, from an .npz file, the only one in a folder, or the python batches in a folder.
-
-    Raises:
-        UsageError: no such file, or its arrays are not CIFAR-10's.
-    """
+    """Read CIFAR-10, or a part, from an .npz file, the only one of a folder, or the python batches in a folder."""
     if path.is_dir() and (path / CIFAR_TESTS).exists():
         named, arrays = path, _read_batches(path)
     else:

@@ -1,13 +1,14 @@
 """A run without a testbed: the ranks are threads, and their octets go through memory.
 
-The methods are those of a real run, so the run learns the same as over links, and each rank counts what it sends. There
+The doors are those of a real run, so the run learns the same as over links, and each rank counts what it sends. There
 are no NICs; if a codec is given, it rounds tagged floats as NICs would.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -18,15 +19,14 @@ from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import BOUND_K_DEFAULT
 from netoffload.errors import UsageError
-from netoffload.lab.training.checkpoint import Checkpoints
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 from netoffload.lab.training.dataset import Dataset
-from netoffload.lab.training.loop import Batches, Timeline, make_one_model
+from netoffload.lab.training.doors import ThreadCalls
+from netoffload.lab.training.loop import AfterIteration, RankRun
 from netoffload.lab.training.measure import FLOAT_OCTETS
-from netoffload.lab.training.milestones import Milestones, iterate
-from netoffload.lab.training.parallel import batch_source, method_with, replica_of
-from netoffload.lab.training.replica import Replica
-from netoffload.methods import Sent
+
+CAPACITY_OCTETS: Final = 8 << 20
+"""Octets of HDC's gradient fit, so threads take fewer turns."""
 
 TIMEOUT_S: Final = 120.0
 """Time that a rank waits for another one's computing."""
@@ -59,7 +59,26 @@ def train(
     bound_k: int = BOUND_K_DEFAULT,
     checkpointing: Checkpointing | None = None,
 ) -> Learned:
-    """Train as ``settings`` say and return the result; torch's threads are set to one.
+    """Train and return the result; arguments and errors as for :func:`run_threads`."""
+    run, *_ = run_threads(settings, dataset, codec_name=codec_name, bound_k=bound_k, checkpointing=checkpointing)
+    octets = run.sent.vector_octets + run.sent.activation_octets
+    whole = FLOAT_OCTETS * run.replica.parameter_count * max(1, len(run.timeline.wall_s))
+    milestones = run.milestones
+    return Learned(
+        milestones.measure(), run.final_loss, octets / whole, run.replica.digest(), milestones.accuracy_after
+    )
+
+
+def run_threads(
+    settings: TrainSettings,
+    dataset: Dataset,
+    *,
+    codec_name: str | None = None,
+    bound_k: int = BOUND_K_DEFAULT,
+    checkpointing: Checkpointing | None = None,
+    watching: Callable[[int, RankRun], AfterIteration | None] = lambda _rank, _run: None,
+) -> list[RankRun]:
+    """Train with threads as ranks and return all of them; torch's threads are set to one.
 
     Args:
         settings: settings of the run.
@@ -67,9 +86,7 @@ def train(
         codec_name: codec that rounds tagged floats; None: there are no NICs.
         bound_k: error bound 2**-bound_k of the codec.
         checkpointing: place of the checkpoints; None: no checkpoints.
-
-    Raises:
-        UsageError: the method needs NICs, or a checkpoint cannot be read or written.
+        watching: called on every rank before its first iteration; returns what to call after each.
     """
     if settings.compressed and codec_name is None:
         raise UsageError(f"{settings.method} needs NICs: it cannot be trained in one process")
@@ -80,34 +97,30 @@ def train(
         assert chosen is not None
         chosen.round_trip(block, bound_k, out=block)
 
-    def one_rank(exchange: Exchange) -> tuple[Replica, Timeline, Sent, Milestones]:
+    def one_rank(exchange: Exchange) -> RankRun:
         torch.set_num_threads(1)
-        replica = replica_of(settings, exchange)
-        own = method_with(replica, settings, exchange, quantise if chosen else None)
-        checkpoints = Checkpoints(checkpointing, exchange) if checkpointing else None
-        milestones = Milestones(settings, replica, dataset, exchange, checkpoints)
-        milestones.begin(own)
-        is_worker = exchange.rank < settings.nodes
-        batches = batches_of(settings, dataset, exchange.rank, milestones.first) if is_worker else None
-        timeline = iterate(settings, replica, own, batches, milestones)
-        sent = dataclasses.replace(own.sent)
-        own.finish(replica.parameters)
-        make_one_model(replica, exchange, settings.nodes)
-        return replica, timeline, sent, milestones
+        run = RankRun(settings, dataset, ThreadCalls(exchange, quantise if chosen else None), checkpointing)
+        run.begin()
+        run.iterate(watching(exchange.rank, run))
+        run.finish()
+        return run
 
-    ranks = run_ranks(settings.ranks, one_rank, codec=chosen, bound_k=bound_k, timeout_s=TIMEOUT_S)
-    replica, timeline, sent, milestones = ranks[0]
-    loss = timeline.last_loss
-    return Learned(
-        milestones.measure(),
-        loss if loss is not None and math.isfinite(loss) else None,
-        (sent.vector_octets + sent.activation_octets)
-        / (FLOAT_OCTETS * replica.parameter_count * max(1, len(timeline.wall_s))),
-        replica.digest(),
-        milestones.accuracy_after,
+    return run_ranks(
+        settings.ranks,
+        one_rank,
+        codec=chosen,
+        bound_k=bound_k,
+        capacity_octets=CAPACITY_OCTETS,
+        timeout_s=TIMEOUT_S,
     )
 
 
-def batches_of(settings: TrainSettings, dataset: Dataset, worker: int, first: int = 0) -> Batches:
-    """Return a worker's batches after the ``first``, from its part of the training set or from a shared one."""
-    return batch_source(settings, dataset, worker)(first)
+@contextmanager
+def threads_of_torch(count: int) -> Iterator[None]:
+    """Let torch compute with ``count`` threads while the context lasts."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

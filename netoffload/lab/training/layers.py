@@ -8,7 +8,6 @@ Compressed training needs He initialisation (normal, mean 0, variance 2 / inputs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,42 +29,36 @@ class LinearInPlace(torch.autograd.Function):
         inputs: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor,
-        weight_gradient: torch.Tensor,
-        bias_gradient: torch.Tensor,
-        written: Callable[[], None],
+        layer: FullyConnected,
     ) -> torch.Tensor:
-        """Return inputs · weightᵀ + bias, float32[batch, outputs]; backward calls ``written`` after both gradients."""
+        """Return inputs · weightᵀ + bias, float32[batch, outputs]."""
         ctx.save_for_backward(inputs, weight)
-        ctx.gradients = weight_gradient, bias_gradient, written
+        ctx.layer = layer
         return torch.addmm(bias, inputs, weight.t())
 
     @staticmethod
-    def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None, None, None]:
-        """Overwrite both gradients; return the gradient of the inputs if autograd needs it."""
+    def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
+        """Overwrite both gradients, and return the gradient of the inputs if autograd needs it.
+
+        torch calls the hooks of weight and bias after this, although it has nothing to add to their gradients.
+        """
         (outward,) = output_gradients
         inputs, weight = ctx.saved_tensors
-        weight_gradient, bias_gradient, written = ctx.gradients
-        torch.mm(outward.t(), inputs, out=weight_gradient)
-        torch.sum(outward, 0, out=bias_gradient)
-        written()
-        return (outward.mm(weight) if ctx.needs_input_grad[0] else None), None, None, None, None, None
+        layer = ctx.layer
+        torch.mm(outward.t(), inputs, out=layer.weight.grad)
+        torch.sum(outward, 0, out=layer.bias.grad)
+        return (outward.mm(weight) if ctx.needs_input_grad[0] else None), None, None, None
 
 
 class FullyConnected(nn.Linear):
-    """``nn.Linear`` that overwrites ``weight.grad`` and ``bias.grad``, if they exist, instead of adding to them.
-
-    Attributes:
-        written: called when both are written; torch's own hooks are not called for them.
-    """
-
-    written: Callable[[], None] = staticmethod(lambda: None)
+    """``nn.Linear`` that overwrites ``weight.grad`` and ``bias.grad``, if they exist, instead of adding to them."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs · weightᵀ + bias, float32[batch, outputs]."""
         if self.weight.grad is None:  # as under DDP, whose hooks must see every gradient
             return super().forward(inputs)
         outputs: torch.Tensor = LinearInPlace.apply(  # type: ignore[no-untyped-call]
-            inputs, self.weight, self.bias, self.weight.grad, self.bias.grad, self.written
+            inputs, self.weight, self.bias, self
         )
         return outputs
 

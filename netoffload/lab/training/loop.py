@@ -1,37 +1,45 @@
-"""The iterations of one rank, and where their time goes. It does no I/O; the clock is an argument.
+"""The loop of every run: one rank's iterations, where their time goes, and the work between them.
 
 A worker's iteration::
 
-    |- batch, forward -|- backward -|- method: [sum] .........[update].. -|
-    |<---------- compute ---------->|<---- communicate ---->|<compute>|< " >|
+    |- batch, forward -|- backward, sums of buckets -|- door: [sum] .........[update].. -|
+    |<--------- compute ---------->|<------- communicate ------->|<---- compute ---->|<" >|
 
 ``communicate`` is the rest of the wall time. It contains waiting for the slowest worker and, at a worker of ``wa``, the
 aggregator's adding and updating. The aggregator times its updates too, so the record can count them as computing.
+
+Between two iterations, outside the timed part, :class:`Milestones` measures accuracies and keeps checkpoints. All ranks
+have one, so that all wait for the same things. Before every accuracy, BatchNorm's statistics and other buffers are
+replaced by their mean over the workers. So the accuracy is that of one model, and the octets of this exchange count
+with the rest.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 import time
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Final, Protocol
 
 import numpy as np
 import torch
 
-from netoffload.collectives import Exchange, Quantise, ring_allreduce
-from netoffload.compiled.arrays import Float32Array
-from netoffload.compressors import Layout
-from netoffload.errors import UsageError
-from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.outcome import Parts
-from netoffload.lab.training.overlap import Overlap
-from netoffload.lab.training.replica import Replica
-from netoffload.methods import GradientReducer, Member, Method, method_for
-from netoffload.methods.buckets import cut
+from netoffload.collectives import Exchange, ring_allreduce
+from netoffload.lab.training.board import Board
+from netoffload.lab.training.checkpoint import Checkpoints
+from netoffload.lab.training.config import Checkpointing, TrainSettings
+from netoffload.lab.training.dataset import Dataset
+from netoffload.lab.training.doors import AnyCalls, Door, door_for, warm_up_exchange
+from netoffload.lab.training.outcome import PROGRESS_FILE, Parts, Step
+from netoffload.lab.training.parallel import batch_source, replica_of
+from netoffload.lab.training.replica import Batches, Replica, Travel
+from netoffload.methods import Sent
 
 Clock = Callable[[], float]
-Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 AfterIteration = Callable[[int], bool | None]
 """Called with the number of finished iterations, outside the timed part; returns true after the last one."""
 
@@ -42,73 +50,108 @@ LARGE_OCTETS: Final = 64_000_000
 
 @dataclasses.dataclass
 class Timeline:
-    """Seconds of every iteration of one rank and of its parts, and the loss of a worker's last batch."""
+    """Seconds of every iteration of one rank, of its parts and of drawing its batch, and a worker's losses."""
 
     wall_s: list[float] = dataclasses.field(default_factory=list)
     parts: list[Parts] = dataclasses.field(default_factory=list)
-    last_loss: float | None = None
+    draw_s: list[float] = dataclasses.field(default_factory=list)
+    losses: list[float] = dataclasses.field(default_factory=list)
+
+    @property
+    def last_loss(self) -> float | None:
+        """The loss of a worker's last batch."""
+        return self.losses[-1] if self.losses else None
 
 
-class TimedUpdate:
-    """A replica's update of one iteration, with the seconds it took."""
+class Trainee(Protocol):
+    """What the loop trains: a :class:`Replica`, or a model under torch's DDP."""
 
-    def __init__(self, replica: Replica, iteration: int, clock: Clock) -> None:
-        """Prepare the update; ``iteration`` decides the learning rate."""
-        self._replica, self._iteration, self._clock = replica, iteration, clock
-        self.seconds = 0.0
+    iteration: int
 
-    def __call__(self, gradient_sum: Float32Array) -> None:
-        """Update the replica's parameters."""
-        started = self._clock()
-        self._replica.update(gradient_sum, self._iteration)
-        self.seconds += self._clock() - started
+    @property
+    def travel(self) -> Travel:
+        """See :attr:`Replica.travel`."""
 
+    @property
+    def update_s(self) -> float:
+        """See :attr:`Replica.update_s`."""
 
-def _ignore(_done: int) -> None:
-    pass
+    def backward(self, images: torch.Tensor, labels: torch.Tensor, on_loss: Callable[[], None]) -> float:
+        """See :meth:`Replica.backward`."""
 
 
-def method_of(
-    settings: TrainSettings, exchange: Exchange, quantise: Quantise | None, layer_sizes: tuple[int, ...] = ()
-) -> Method:
-    """Return this rank's side of a run's method; the last rank is the aggregator or server, if there is one.
+def iterate(
+    replica: Trainee,
+    door: Door,
+    batches: Batches | None,
+    iterations: int,
+    *,
+    first: int = 0,
+    clock: Clock = time.perf_counter,
+    after_iteration: AfterIteration = lambda _done: None,
+    timeline: Timeline | None = None,
+) -> Timeline:
+    """Train for a number of iterations: draw a batch, compute its gradient, exchange, update.
 
     Args:
-        settings: settings of the run.
-        exchange: the transport between all ranks of the run.
-        quantise: rounds as the NICs do (``CompComm.quantiser``).
-        layer_sizes: lengths of the model's weights and biases, for compressors.
-
-    Raises:
-        UsageError: the number of ranks is wrong, or a tagged ring has no ``quantise``.
+        replica: the replica, which is changed in place.
+        door: exchanges gradients or weights; the caller finishes it.
+        batches: the batches of samples; None: this rank is an aggregator or a server.
+        iterations: number of iterations; the same on every rank.
+        first: number of iterations that are finished already.
+        clock: returns seconds, monotonic.
+        after_iteration: does evaluation and progress; not timed.
+        timeline: where the times go; None: a new one.
     """
-    if exchange.size != settings.ranks:
-        raise UsageError(
-            f"{settings.method} with {settings.nodes} workers needs {settings.ranks} ranks, not {exchange.size}"
+    timeline = timeline or Timeline()
+    for iteration in range(first, iterations):
+        replica.iteration = iteration
+        began, (waited_s, hidden_s, added_s), updated_s = replica.travel, door.times, replica.update_s
+        started = drawn = loss_at = computed = clock()
+        passed = began
+        if batches is not None:
+            batch = next(batches)
+            drawn = clock()
+
+            def on_loss() -> None:
+                nonlocal loss_at, passed
+                loss_at, passed = clock(), replica.travel
+
+            timeline.losses.append(replica.backward(*batch, on_loss=on_loss))
+            computed = clock()
+        waited_s = door.times[0] - waited_s
+        ended = replica.travel
+        door.step()
+        timeline.wall_s.append(clock() - started)
+        timeline.draw_s.append(drawn - started)
+        parts = Parts(
+            forward_s=loss_at - started - (passed.waited_s - began.waited_s),
+            backward_s=computed - loss_at - waited_s - (ended.waited_s - passed.waited_s),
+            update_s=replica.update_s - updated_s,
+            sum_s=door.times[2] - added_s,
+            hidden_s=door.times[1] - hidden_s + ended.hidden_s - began.hidden_s,
         )
-    buckets = cut(layer_sizes, settings.bucket_mb * 1e6)
-    member = Member(exchange, quantise, Layout(layer_sizes), settings.seed, settings.error_feedback, buckets)
-    return method_for(settings.spec, member)
+        timeline.parts.append(parts)
+        if after_iteration(iteration + 1):
+            break
+    return timeline
 
 
-def warm_up(replica: Replica, method: Method, batches: Batches | None) -> None:
-    """Open connections and touch memory without changing what is trained.
+def warm_up(settings: TrainSettings, replica: Replica, calls: AnyCalls, batches: Batches | None) -> None:
+    """Open connections and touch memory without changing what is trained; every rank calls it, before its door.
 
-    Every rank calls it, with a method that it drops afterwards, because its counters and its compressor's state have
-    advanced. All gradients and the weights that travel are zeros. An update changes nothing, and the model's buffers
-    are restored. For a large model one round is enough to open TCP's windows.
+    All gradients and the weights that travel are zeros. An update changes nothing, and the model's buffers are
+    restored. For a large model one round is enough to open TCP's windows.
     """
     buffers = replica.buffers()
     rounds = WARM_UP_ROUNDS if replica.gradient.nbytes < LARGE_OCTETS else 1
     if batches is not None:
-        images, labels = next(batches)
+        batch = next(batches)
         for _ in range(rounds):
-            replica.backward(images, labels)
+            replica.backward(*batch)
     replica.set_buffers(buffers)
-    for _ in range(rounds):
-        replica.gradient.fill(0)
-        method.step(replica.gradient, replica.gradient, replica.warm_up_update)
-    method.finish(replica.gradient)
+    warm_up_exchange(settings, replica, calls, rounds)
+    replica.warm_up_update()
 
 
 def average_buffers(replica: Replica, exchange: Exchange, workers: int) -> None:
@@ -131,77 +174,179 @@ def make_one_model(replica: Replica, exchange: Exchange, workers: int) -> None:
     replica.collect(exchange)
 
 
-def run_worker(
-    replica: Replica,
-    method: Method,
-    batches: Batches,
-    iterations: int,
-    *,
-    first: int = 0,
-    clock: Clock = time.perf_counter,
-    after_iteration: AfterIteration = _ignore,
-) -> Timeline:
-    """Train for a number of iterations; the caller finishes the method.
+class Milestones:
+    """One rank's view between iterations.
 
-    Args:
-        replica: the replica, which is changed in place.
-        method: this worker's side of the method.
-        batches: the batches of samples.
-        iterations: number of iterations; the same on every rank.
-        first: number of iterations that are finished already.
-        clock: returns seconds, monotonic.
-        after_iteration: does evaluation and progress; not timed.
+    Attributes:
+        first: number of iterations that earlier commands did.
+        accuracy_after: rank 0's accuracies, 0..1, by the number of iterations.
+        loss_after: rank 0's mean loss since the previous accuracy, if finite, by the number of iterations.
     """
-    timeline = Timeline()
-    overlap = Overlap(replica, method, clock) if isinstance(method, GradientReducer) and method.buckets else None
-    forwarded: list[tuple[float, float]] = []
-    for iteration in range(first, iterations):
-        update = TimedUpdate(replica, iteration, clock)
-        began, added_s, started = replica.travel, method.sum_s, clock()
-        timeline.last_loss = replica.backward(
-            *next(batches), on_loss=lambda: forwarded.append((clock(), replica.travel.waited_s))
-        )
-        computed, travel = clock(), replica.travel
-        if overlap is None:
-            method.step(replica.gradient, replica.parameters, update)
-        else:
-            overlap.finish()
-            update(replica.gradient)
-        timeline.wall_s.append(clock() - started)
-        loss_at, waited_s = forwarded[-1]
-        parts = Parts(
-            forward_s=loss_at - started - (waited_s - began.waited_s),
-            backward_s=computed - loss_at - (travel.waited_s - waited_s),
-            update_s=update.seconds,
-            sum_s=method.sum_s - added_s,
-            hidden_s=overlap.hidden_s if overlap else travel.hidden_s - began.hidden_s,
-        )
-        timeline.parts.append(parts)
-        if after_iteration(iteration + 1):
-            break
-    return timeline
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        replica: Replica,
+        dataset: Dataset,
+        exchange: Exchange,
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
+        """Prepare; nothing is shown or measured yet."""
+        self.first = 0
+        self.accuracy_after: dict[str, float] = {}
+        self.loss_after: dict[str, float] = {}
+        self._losses: list[float] = []
+        self.board: Board | None = None
+        self._settings, self._replica, self._dataset, self._exchange = settings, replica, dataset, exchange
+        self._checkpoints = checkpoints
+        self._progress: int | None = None
+        self._door: Door | None = None
+
+    def show_progress_in(self, folder: Path) -> None:
+        """Keep the latest :class:`~netoffload.lab.training.outcome.Step` in a file of ``folder`` from this call on."""
+        self._progress = os.open(folder / PROGRESS_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+    def begin(self, door: Door) -> None:
+        """Load the run's checkpoint, if the run resumes from one; all ranks call it together."""
+        self._door = door
+        state = self._checkpoints.load() if self._checkpoints else None
+        if state is not None:
+            self.first, self.accuracy_after = state["iteration"], state["accuracy_after"]
+            self.loss_after, self._losses = state["loss_after"], state["losses"]
+            self._replica.load_state(state["replica"])
+            door.remember(state["door"])
+        self._replica.seed_layers(self._exchange.rank)
+
+    def after_iteration(self, done: int) -> bool:
+        """Do what is due after ``done`` iterations; return whether the run ends here."""
+        settings = self._settings
+        self._losses.append(math.nan if self.loss is None else self.loss)
+        is_measured, is_over = settings.eval_every > 0 and done % settings.eval_every == 0, False
+        if is_measured:
+            is_over = self._measure_together(done)
+        is_last = is_over or done == settings.iterations
+        if self._checkpoints is not None and (is_last or self._checkpoints.is_due(done)):
+            self._checkpoints.save(self._state(done), done, self.latest_accuracy)
+        if self._progress is not None:
+            os.pwrite(self._progress, Step(done, self.loss, self.latest_accuracy).to_octets(), 0)
+        if self.board is not None:
+            rate = settings.learning_rate_at(done - 1)
+            accuracy = self.latest_accuracy if is_measured else None
+            self.board.add_scalars(done, loss=self.loss, learning_rate=rate, accuracy=accuracy)
+        return is_over
+
+    @property
+    def loss(self) -> float | None:
+        """This worker's latest loss; None: none yet, or not finite."""
+        loss = self._replica.loss
+        return loss if loss is not None and math.isfinite(loss) else None
+
+    @property
+    def latest_accuracy(self) -> float | None:
+        """The latest accuracy, 0..1; None: none measured yet, or not on this rank."""
+        return next(reversed(self.accuracy_after.values()), None)
+
+    def measure(self) -> float:
+        """Return the accuracy on the test set, 0..1."""
+        images = torch.from_numpy(np.array(self._dataset.test_images))
+        labels = torch.from_numpy(np.array(self._dataset.test_labels))
+        return self._replica.accuracy(images, labels)
+
+    def _measure_together(self, done: int) -> bool:
+        """Measure on rank 0; return on all ranks, which wait for it, whether the accuracy suffices."""
+        make_one_model(self._replica, self._exchange, self._settings.nodes)
+        is_enough = np.zeros(1, np.float32)
+        if self._exchange.rank == 0:
+            accuracy = self.accuracy_after[str(done)] = self.measure()
+            is_enough[0] = accuracy >= (self._settings.stop_at_accuracy or math.inf)
+            if math.isfinite(loss := fmean(self._losses)):
+                self.loss_after[str(done)] = loss
+        self._losses.clear()
+        ring_allreduce(self._exchange, is_enough, tagged=False)
+        return bool(is_enough[0])
+
+    def _state(self, done: int) -> dict[str, object]:
+        assert self._door is not None, "begin() says which door"
+        return {
+            "iteration": done,
+            "accuracy_after": self.accuracy_after,
+            "loss_after": self.loss_after,
+            "losses": self._losses,
+            "replica": self._replica.state(),
+            "door": self._door.memory(),
+        }
 
 
-def run_server(
-    replica: Replica,
-    method: Method,
-    iterations: int,
-    *,
-    first: int = 0,
-    clock: Clock = time.perf_counter,
-    after_iteration: AfterIteration = _ignore,
-) -> Timeline:
-    """Serve the workers' iterations as aggregator or parameter server: add gradients and update.
+class RankRun:
+    """One rank of a run, in a process of its own or in a thread.
 
-    The caller finishes the method.
+    Attributes:
+        replica: this rank's replica of the model, or its part.
+        milestones: the work between iterations.
+        is_worker: whether it computes gradients.
+        sent: what the iterations sent, without what :meth:`finish` sends.
+        timeline: the times of the iterations.
+        door: exchanges gradients or weights, from :meth:`begin` on.
     """
-    timeline = Timeline()
-    for iteration in range(first, iterations):
-        update = TimedUpdate(replica, iteration, clock)
-        added_s, started = method.sum_s, clock()
-        method.step(replica.gradient, replica.parameters, update)
-        timeline.wall_s.append(clock() - started)
-        timeline.parts.append(Parts(sum_s=method.sum_s - added_s, update_s=update.seconds))
-        if after_iteration(iteration + 1):
-            break
-    return timeline
+
+    door: Door
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        dataset: Dataset,
+        calls: AnyCalls,
+        checkpointing: Checkpointing | None = None,
+    ) -> None:
+        """Build the replica; nothing is exchanged yet."""
+        self._settings, self._calls, self._exchange = settings, calls, calls.plane.exchange
+        rank = self._exchange.rank
+        self.replica = replica_of(settings, self._exchange)
+        checkpoints = Checkpoints(checkpointing, self._exchange) if checkpointing else None
+        self.milestones = Milestones(settings, self.replica, dataset, self._exchange, checkpoints)
+        self.is_worker = rank < settings.nodes
+        self._source = batch_source(settings, dataset, rank) if self.is_worker else None
+        self.sent, self.timeline = Sent(), Timeline()
+
+    def new_batches(self, first: int = 0) -> Batches | None:
+        """Return a worker's batches after the ``first``."""
+        return self._source(first) if self._source else None
+
+    def begin(self) -> None:
+        """Make the door, and load the run's checkpoint if it resumes from one; all ranks call it together."""
+        self.door = door_for(self._settings, self.replica, self._calls)
+        self.milestones.begin(self.door)
+
+    def iterate(self, after_iteration: AfterIteration | None = None) -> None:
+        """Do all iterations, each followed by ``after_iteration`` and the milestones."""
+        milestones = self.milestones
+
+        def after(done: int) -> bool:
+            is_over = after_iteration is not None and after_iteration(done)
+            return milestones.after_iteration(done) or bool(is_over)
+
+        batches, iterations = self.new_batches(milestones.first), self._settings.iterations
+        iterate(
+            self.replica,
+            self.door,
+            batches,
+            iterations,
+            first=milestones.first,
+            after_iteration=after,
+            timeline=self.timeline,
+        )
+        self.sent = dataclasses.replace(self.door.sent_so_far())
+
+    def finish(self) -> None:
+        """Make one model of all replicas; all ranks call it together.
+
+        It comes after the last reading of counters: the papers count a method's iterations, not this.
+        """
+        self.door.finish()
+        make_one_model(self.replica, self._exchange, self._settings.nodes)
+
+    @property
+    def final_loss(self) -> float | None:
+        """The loss of a worker's last batch; None: not finite."""
+        loss = self.timeline.last_loss
+        return loss if loss is not None and math.isfinite(loss) else None

@@ -39,12 +39,7 @@ class Reading:
 
 
 def read_meter() -> Reading:
-    """Read every wire and every NIC of the testbed this rank runs in.
-
-    Raises:
-        RunError: this rank does not run in a testbed.
-        ControlError: the meter or a NIC does not answer.
-    """
+    """Read every wire and every NIC of the testbed this rank runs in."""
     meter = os.environ.get(ENV_METER)
     if meter is None:
         raise RunError(f"${ENV_METER} is not set: a rank is started by 'netoffload train'")
@@ -105,10 +100,6 @@ def check_traffic(settings: TrainSettings, traffic: Traffic, outcomes: Sequence[
         settings: settings of the run.
         traffic: traffic of the timed iterations; rank i runs on node i.
         outcomes: results of all ranks, in their order.
-
-    Raises:
-        RunError: a wire carried less than its rank sent, a rank's tagged connections were not compressed in a
-            compressed run, or a NIC compressed in an uncompressed run.
     """
     for outcome, node in zip(outcomes, traffic.nodes[: len(outcomes)], strict=True):
         rank, sent = outcome.rank, outcome.sent

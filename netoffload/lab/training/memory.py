@@ -30,11 +30,7 @@ TRANSIENT: Final = {Way.RING: 0, Way.AGGREGATOR: 0, Way.GATHER: 3, Way.SERVER: 3
 
 
 def check_memory(runs: Sequence[TrainSettings]) -> int:
-    """Return the octets that a rank of the largest run needs; ranks share this machine's memory.
-
-    Raises:
-        UsageError: all ranks of a run together need more than is available.
-    """
+    """Return the octets that a rank of the largest run needs; ranks share this machine's memory."""
     most = 0
     for run in runs:
         worker, server = rank_octets(run)

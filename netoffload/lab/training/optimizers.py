@@ -1,10 +1,4 @@
-"""The optimizers, by name: torch's, over one vector of all parameters.
-
-Each works value by value, so one vector does as well as many tensors. It gets the *sum* of the workers' scaled
-gradients, which is ``total`` times their mean, and steps as torch does with the mean. So a number that is added to a
-gradient or compared with one is multiplied by ``total``. If the step grows with the gradient, the learning rate is
-divided by ``total``. If ``total`` is a power of two, the result has the same bits as with the mean.
-"""
+"""The optimizers, by name: torch's. Each works value by value, so one vector does as well as many tensors."""
 
 from __future__ import annotations
 
@@ -36,11 +30,7 @@ class Optimizer:
     has_fused: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            UsageError: naming the value and what it accepts.
-        """
+        """Refuse what cannot be."""
         if not 0 < self.learning_rate < float("inf"):
             raise UsageError(f"the learning rate {self.learning_rate} must be more than 0")
         for name, value in dataclasses.asdict(self).items():
@@ -56,30 +46,18 @@ class Optimizer:
         """Number of vectors as long as the parameters that it keeps."""
         return 1
 
-    def options(self, total: float) -> dict[str, Any]:
-        """Return torch's options without the learning rate, if gradients are ``total`` times too large."""
+    @property
+    def options(self) -> dict[str, Any]:
+        """torch's options without the learning rate."""
         raise NotImplementedError
 
-    def rate(self, learning_rate: float, total: float) -> float:
-        """Return torch's learning rate if gradients are ``total`` times too large."""
-        del total
-        return learning_rate
-
-    def make(
-        self, parameters: Iterable[torch.Tensor], total: float = 1.0, *, fused: bool = False
-    ) -> torch.optim.Optimizer:
-        """Return torch's optimizer.
-
-        Args:
-            parameters: the parameters that it changes.
-            total: factor by which the gradients are too large.
-            fused: step in one pass over memory, if torch can do that.
-        """
+    def make(self, parameters: Iterable[torch.Tensor], *, fused: bool = False) -> torch.optim.Optimizer:
+        """Return torch's optimizer; ``fused``: it steps in one pass over memory, if torch can do that."""
         import torch
 
         kind = getattr(torch.optim, self.torch_name)
-        options = self.options(total) | ({"fused": True} if fused and self.has_fused else {})
-        made: torch.optim.Optimizer = kind(parameters, lr=self.rate(self.learning_rate, total), **options)
+        options = self.options | ({"fused": True} if fused and self.has_fused else {})
+        made: torch.optim.Optimizer = kind(parameters, lr=self.learning_rate, **options)
         return made
 
 
@@ -95,11 +73,7 @@ class Sgd(Optimizer):
     torch_name = "SGD"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            UsageError: naming the value and what it accepts.
-        """
+        """Refuse what cannot be."""
         super().__post_init__()
         if self.nesterov and not self.momentum:
             raise UsageError("Nesterov's momentum needs a momentum: sgd:momentum=0.9,nesterov=true")
@@ -109,13 +83,10 @@ class Sgd(Optimizer):
         """See :attr:`Optimizer.vectors`."""
         return int(self.momentum > 0)
 
-    def options(self, total: float) -> dict[str, Any]:
-        """See :meth:`Optimizer.options`."""
-        return {"momentum": self.momentum, "weight_decay": self.weight_decay * total, "nesterov": self.nesterov}
-
-    def rate(self, learning_rate: float, total: float) -> float:
-        """See :meth:`Optimizer.rate`: momentum and step are ``total`` times too large."""
-        return learning_rate / total
+    @property
+    def options(self) -> dict[str, Any]:
+        """See :attr:`Optimizer.options`."""
+        return {"momentum": self.momentum, "weight_decay": self.weight_decay, "nesterov": self.nesterov}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,10 +105,10 @@ class Adam(Optimizer):
         """See :attr:`Optimizer.vectors`."""
         return 2
 
-    def options(self, total: float) -> dict[str, Any]:
-        """See :meth:`Optimizer.options`."""
-        betas = (self.beta1, self.beta2)
-        return {"betas": betas, "eps": self.epsilon * total, "weight_decay": self.weight_decay * total}
+    @property
+    def options(self) -> dict[str, Any]:
+        """See :attr:`Optimizer.options`."""
+        return {"betas": (self.beta1, self.beta2), "eps": self.epsilon, "weight_decay": self.weight_decay}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,10 +118,6 @@ class AdamW(Adam):
     weight_decay: float = 0.01
 
     torch_name = "AdamW"
-
-    def options(self, total: float) -> dict[str, Any]:
-        """See :meth:`Optimizer.options`."""
-        return super().options(total) | {"weight_decay": self.weight_decay}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,10 +137,11 @@ class RmsProp(Optimizer):
         """See :attr:`Optimizer.vectors`."""
         return 1 + (self.momentum > 0)
 
-    def options(self, total: float) -> dict[str, Any]:
-        """See :meth:`Optimizer.options`."""
-        added = {"eps": self.epsilon * total, "weight_decay": self.weight_decay * total}
-        return {"alpha": self.alpha, "momentum": self.momentum, **added}
+    @property
+    def options(self) -> dict[str, Any]:
+        """See :attr:`Optimizer.options`."""
+        more = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        return {"alpha": self.alpha, "eps": self.epsilon, **more}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,9 +154,10 @@ class Adagrad(Optimizer):
 
     torch_name = "Adagrad"
 
-    def options(self, total: float) -> dict[str, Any]:
-        """See :meth:`Optimizer.options`."""
-        return {"eps": self.epsilon * total, "weight_decay": self.weight_decay * total}
+    @property
+    def options(self) -> dict[str, Any]:
+        """See :attr:`Optimizer.options`."""
+        return {"eps": self.epsilon, "weight_decay": self.weight_decay}
 
 
 OPTIMIZERS: Final[dict[str, type[Optimizer]]] = {

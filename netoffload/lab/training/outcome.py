@@ -129,11 +129,7 @@ class RankOutcome:
 
     @classmethod
     def read(cls, folder: Path, rank: int) -> RankOutcome:
-        """Read what a rank wrote.
-
-        Raises:
-            RunError: the rank left no result.
-        """
+        """Read what a rank wrote."""
         path = folder / f"rank{rank}.json"
         try:
             value = json.loads(path.read_text(encoding="utf-8"))

@@ -7,8 +7,7 @@
                hybrid   data in the convolutions, model in the fully connected layers behind them
 
 All workers together take the same samples as with ``data``. One iteration changes the model as one rank with all
-samples would, up to float rounding. As with ``data``, the gradient is that of the sum of the workers' mean losses. So
-learning rates, loss scale and the update's division are the same.
+samples would, up to float rounding. So learning rates and loss scale are the same.
 
 Convolutions are replicas, whose gradients the run's method sums. Of the other layers every rank has and updates only
 its part. The parts travel only before an accuracy is measured, before the final SHA-256, and after the last iteration.
@@ -25,43 +24,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from netoffload.collectives import Exchange, Quantise, allgather_payloads
+from netoffload.collectives import Exchange, allgather_payloads
 from netoffload.collectives.schedule import partition
-from netoffload.compiled.arrays import Float32Array
-from netoffload.errors import UsageError
 from netoffload.lab.training import data
 from netoffload.lab.training.config import Parallel, TrainSettings
 from netoffload.lab.training.dataset import Dataset
-from netoffload.lab.training.loop import Batches, method_of
-from netoffload.lab.training.model_spec import Tokens
 from netoffload.lab.training.parallel_layers import ActivationExchange, split_sequence
-from netoffload.lab.training.replica import Replica, Travel, accuracy_of
-from netoffload.methods import Memory, Method, Sent, Update
-
-
-def first_fully_connected(settings: TrainSettings, module: nn.Module) -> int:
-    """Return the index of a model's first fully connected layer, from which on the layers can be split.
-
-    Raises:
-        UsageError: the model has no such layer, a layer has fewer outputs than there are workers, or the layers before
-            it have weights and ``parallel`` is ``model``, or have none and it is ``hybrid``.
-    """
-    name, layers = settings.model, list(module.children()) if isinstance(module, nn.Sequential) else []
-    first = next((place for place, layer in enumerate(layers) if isinstance(layer, nn.Linear)), len(layers))
-    rest = layers[first:]
-    by_value = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Dropout)
-    is_sequence = isinstance(settings.sample_shape, Tokens)
-    if not rest or is_sequence or not all(isinstance(layer, by_value) for layer in rest):
-        raise UsageError(f"{name} does not end with fully connected layers: use --parallel data")
-    least = min(layer.out_features for layer in rest if isinstance(layer, nn.Linear))
-    if least < settings.nodes:
-        raise UsageError(f"{name} has a layer of {least} outputs: {settings.nodes} workers cannot split it")
-    has_convolutions = any(list(layer.parameters()) for layer in layers[:first])
-    if has_convolutions and settings.parallel == Parallel.MODEL:
-        raise UsageError(f"{name} has layers that are not fully connected: use --parallel hybrid")
-    if not has_convolutions and settings.parallel == Parallel.HYBRID:
-        raise UsageError(f"{name} has only fully connected layers: use --parallel model")
-    return first
+from netoffload.lab.training.replica import Batches, Replica, Travel, accuracy_of
+from netoffload.methods import Sent
 
 
 class SplitReplica(Replica):
@@ -73,13 +43,9 @@ class SplitReplica(Replica):
     """
 
     def __init__(self, settings: TrainSettings, exchange: Exchange) -> None:
-        """Build the model that ``settings`` names with the weights of its seed, and keep this rank's part.
-
-        Raises:
-            UsageError: it cannot be split.
-        """
+        """Build the model that ``settings`` names with the weights of its seed, and keep this rank's part."""
         whole = settings.model_spec.build(settings.seed, settings.sample_shape)
-        self._first = first = first_fully_connected(settings, whole)
+        self._first = first = settings.first_fully_connected(whole)
         assert isinstance(whole, nn.Sequential)
         self._is_model = settings.parallel == Parallel.MODEL
         self.activations = ActivationExchange(exchange, settings.activation_compressor)
@@ -94,7 +60,15 @@ class SplitReplica(Replica):
         self._whole: nn.Module | None = None
         super().__init__(settings, part)
         self.parameter_count = sum(tensor.numel() for tensor in whole.parameters())
+        if self.shared:  # the convolutions' gradients are divided when they are averaged
+            self._loss_factor *= settings.nodes
         self._before, self._behind = part[:first], part[first:]
+
+    @property
+    def travelling(self) -> dict[str, nn.Parameter]:
+        """See :attr:`Replica.travelling`: those of the convolutions."""
+        layers = {layer.name for layer in self.layers if layer.offset < self.shared}
+        return {name: one for name, one in super().travelling.items() if name in layers}
 
     @property
     def travel(self) -> Travel:
@@ -111,10 +85,15 @@ class SplitReplica(Replica):
         outputs: torch.Tensor = self._behind(inputs)
         return outputs
 
-    def loss_of(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """See :meth:`Replica.loss_of`: the sum of all workers' mean losses is differentiated."""
-        loss, factor = super().loss_of(outputs, labels)
-        return loss, factor * self._settings.nodes
+    def update(self) -> None:
+        """See :meth:`Replica.update`."""
+        if self.shared:
+            np.divide(self.gradient[self.shared :], self._settings.nodes, out=self.gradient[self.shared :])
+        super().update()
+
+    def count_in(self, sent: Sent) -> None:
+        """See :meth:`Replica.count_in`."""
+        self.activations.sent = sent
 
     def collect(self, exchange: Exchange) -> None:
         """Gather the parts of all ranks on every rank."""
@@ -147,62 +126,9 @@ class SplitReplica(Replica):
         return accuracy_of(self._whole, images, labels)
 
 
-class SplitMethod(Method):
-    """A method for the convolutions' gradients; the rest of the gradient stays on this rank."""
-
-    def __init__(self, method: Method | None, replica: SplitReplica) -> None:
-        """Wrap ``method``, and count the octets of activations with its octets; None: there are no convolutions."""
-        self.sent = replica.activations.sent = Sent() if method is None else method.sent
-        self._method, self._replica = method, replica
-
-    @property
-    def sum_s(self) -> float:
-        """See :attr:`Method.sum_s`."""
-        return 0.0 if self._method is None else self._method.sum_s
-
-    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`Method.step`."""
-        shared = self._replica.shared
-
-        def update_all(gradient_sum: Float32Array) -> None:
-            gradient[:shared] = gradient_sum
-            update(gradient)
-
-        if self._method is None:
-            update(gradient)
-        else:
-            self._method.step(gradient[:shared], parameters[:shared], update_all)
-
-    def finish(self, parameters: Float32Array) -> None:
-        """See :meth:`Method.finish`."""
-        if self._method is not None:
-            self._method.finish(parameters[: self._replica.shared])
-
-    def memory(self) -> Memory:
-        """See :meth:`Method.memory`."""
-        return {} if self._method is None else self._method.memory()
-
-    def remember(self, memory: Memory) -> None:
-        """See :meth:`Method.remember`."""
-        if self._method is not None:
-            self._method.remember(memory)
-
-
 def replica_of(settings: TrainSettings, exchange: Exchange) -> Replica:
-    """Return this rank's replica of a run's model, or its part of one.
-
-    Raises:
-        UsageError: the model cannot be split.
-    """
+    """Return this rank's replica of a run's model, or its part of one."""
     return Replica(settings) if settings.parallel == Parallel.DATA else SplitReplica(settings, exchange)
-
-
-def method_with(replica: Replica, settings: TrainSettings, exchange: Exchange, quantise: Quantise | None) -> Method:
-    """Return this rank's side of a run's method for a replica, as ``loop.method_of`` does."""
-    if not isinstance(replica, SplitReplica):
-        return method_of(settings, exchange, quantise, replica.layer_sizes)
-    sizes = tuple(layer.size for layer in replica.layers if layer.offset < replica.shared)
-    return SplitMethod(method_of(settings, exchange, quantise, sizes) if sizes else None, replica)
 
 
 def batch_source(settings: TrainSettings, dataset: Dataset, worker: int) -> Callable[[int], Batches]:

@@ -57,11 +57,7 @@ def with_seed(method: str, seed: int) -> str:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds of a text such as ``1,2,3``.
-
-    Raises:
-        UsageError: the text has something else than numbers, or a number twice.
-    """
+    """Return the seeds of a text such as ``1,2,3``."""
     seeds = text.split(",")
     if not all(seed.isdecimal() for seed in seeds) or len({int(seed) for seed in seeds}) < len(seeds):
         raise UsageError(f"seeds {text!r}: write whole numbers with commas between them, each once, such as 1,2,3")
@@ -69,11 +65,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> list[Planned]:
-    """Return the runs in the order in which they are done: those without NICs first.
-
-    Raises:
-        UsageError: ``baselines`` is not in :data:`BASELINES`.
-    """
+    """Return the runs in the order in which they are done: those without NICs first."""
     check_choice("baselines", baselines, BASELINES)
     plain = [run for run in runs if not run.compressed]
     coded = [run for run in runs if run.is_inline]
@@ -96,11 +88,7 @@ class Capture:
     every: int = 50
 
     def check(self, runs: Sequence[Planned]) -> None:
-        """Refuse before anything is built.
-
-        Raises:
-            UsageError: several runs, no iteration to capture, or a file that cannot be written.
-        """
+        """Refuse before anything is built."""
         if len(runs) != 1:
             raise UsageError("--capture keeps gradients of a single run: give one --exchange and one seed")
         iterations = runs[0].settings.iterations
@@ -109,11 +97,7 @@ class Capture:
         results.check_writable(self.path)
 
     def keep(self, result_folder: Path) -> None:
-        """Move rank 0's gradients to the file, and their description beside it.
-
-        Raises:
-            UsageError: a file cannot be written there.
-        """
+        """Move rank 0's gradients to the file, and their description beside it."""
         try:
             shutil.move(result_folder / CAPTURE_FILE, self.path)
             shutil.move(result_folder / LAYERS_FILE, self.path.with_suffix(".layers.json"))
@@ -140,20 +124,12 @@ class Outputs:
     tensorboard: Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse to resume without checkpoints.
-
-        Raises:
-            UsageError: no folder with checkpoints.
-        """
+        """Refuse to resume without checkpoints."""
         if self.resume and self.checkpoint is None:
             raise UsageError("--resume needs --checkpoint DIR, where the checkpoints are")
 
     def check(self, runs: Sequence[Planned], nic: NicSettings | None) -> None:
-        """Refuse before anything is built.
-
-        Raises:
-            UsageError: an output cannot be written, or a checkpoint cannot be resumed.
-        """
+        """Refuse before anything is built."""
         if self.capture is not None:
             self.capture.check(runs)
         if self.tensorboard is not None:
@@ -177,11 +153,7 @@ class Outputs:
         return Checkpointing(str(folder), self.checkpoint_every, self.resume, said)
 
     def finished(self, run: Planned, nic: NicSettings | None) -> Record | None:
-        """Return the record of a run that is finished according to its checkpoint; None: the run is not finished.
-
-        Raises:
-            UsageError: the run is finished, and its record is missing.
-        """
+        """Return the record of a run that is finished according to its checkpoint; None: the run is not finished."""
         asked = self.checkpointing(run, nic)
         found = checkpoint.find(asked) if asked else None
         if asked is None or found is None:
@@ -200,11 +172,7 @@ class Outputs:
         return record
 
     def keep(self, run: Planned, nic: NicSettings | None, record: Record) -> None:
-        """Put the record of a finished run beside its checkpoint.
-
-        Raises:
-            UsageError: the record cannot be written.
-        """
+        """Put the record of a finished run beside its checkpoint."""
         if asked := self.checkpointing(run, nic):
             line = results.to_line(record).encode() + b"\n"
             checkpoint.write_whole(Path(asked.folder) / RECORD_FILE, lambda file: file.write(line))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import math
 import os
 import platform
 import sys
@@ -28,18 +27,14 @@ from netoffload.environment import cpu_model
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.lab.results import ClassCounts, Versions
 from netoffload.lab.training.board import Board
-from netoffload.lab.training.capture import CapturingMethod, ObservedMethod
-from netoffload.lab.training.checkpoint import Checkpoints
+from netoffload.lab.training.capture import Kept
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import open_saved
-from netoffload.lab.training.loop import Batches, make_one_model, warm_up
+from netoffload.lab.training.loop import RankRun, warm_up
 from netoffload.lab.training.measure import read_meter, traffic_between
 from netoffload.lab.training.memory import peak_memory_octets
-from netoffload.lab.training.milestones import Milestones, iterate
 from netoffload.lab.training.outcome import Coded, RankOutcome
-from netoffload.lab.training.parallel import batch_source, method_with, replica_of
-from netoffload.lab.training.replica import Replica
-from netoffload.methods import Method
+from netoffload.lab.training.replica import Watch
 from netoffload.programs import end_at_once
 from netoffload.transport import Lane
 from netoffload_mpi import MPI, CompComm
@@ -50,56 +45,39 @@ HISTOGRAMS: Final = 10
 
 def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     """Train as one rank and return its result; all ranks call it together."""
-    settings, exchange, rank = job.settings, comm.exchange(), comm.exchange().rank
-    dataset = open_saved(Path(job.dataset))
-    replica = replica_of(settings, exchange)
-
-    def new_method() -> Method:
-        return method_with(replica, settings, exchange, comm.quantiser())
-
-    source = batch_source(settings, dataset, rank) if rank < settings.nodes else None
-
-    def new_batches(first: int = 0) -> Batches | None:
-        return source(first) if source else None
-
-    checkpoints = Checkpoints(job.checkpointing, exchange) if job.checkpointing else None
-    milestones = Milestones(settings, replica, dataset, exchange, checkpoints)
+    settings, exchange = job.settings, comm.exchange()
+    run = RankRun(settings, open_saved(Path(job.dataset)), comm.calls(), job.checkpointing)
+    rank, replica, milestones = exchange.rank, run.replica, run.milestones
     if rank == 0:
         milestones.show_progress_in(folder)
-    warm_up(replica, new_method(), new_batches())
-    method = new_method()
-    milestones.begin(method)
-    watched = Watched(job, replica, method, milestones) if rank == 0 else None
+    warm_up(settings, replica, comm.calls(), run.new_batches())
+    run.begin()
+    watched = Watched(job, run) if rank == 0 else None
     barrier(exchange)
     compressed_before = Compressed.of(comm)
     before = read_meter() if rank == 0 else None
     barrier(exchange)
-    batches = new_batches(milestones.first)
-    timeline = iterate(settings, replica, watched.method if watched else method, batches, milestones)
+    run.iterate(watched.after_iteration if watched else None)
     barrier(exchange)
     traffic = traffic_between(before, read_meter()) if before is not None else None
     compressed = Compressed.of(comm) - compressed_before
-    sent = dataclasses.replace(method.sent)
     barrier(exchange)
-    # After the last reading: the papers count a method's iterations, not the averaging of the replicas at the end.
-    method.finish(replica.parameters)
-    make_one_model(replica, exchange, settings.nodes)
+    run.finish()
     if watched is not None:
         watched.write(folder)
-    loss = timeline.last_loss
     return RankOutcome(
         rank=rank,
-        is_worker=source is not None,
-        wall_s=tuple(timeline.wall_s),
-        parts=tuple(timeline.parts),
+        is_worker=run.is_worker,
+        wall_s=tuple(run.timeline.wall_s),
+        parts=tuple(run.timeline.parts),
         sha256=replica.digest(),
-        final_loss=loss if loss is not None and math.isfinite(loss) else None,
+        final_loss=run.final_loss,
         accuracy=milestones.measure() if rank == 0 else None,
         accuracy_after=milestones.accuracy_after,
         traffic=traffic,
         versions=_versions() if rank == 0 else None,
         parameters=replica.parameter_count,
-        sent=sent,
+        sent=run.sent,
         compressed_octets=compressed.nic_octets + compressed.coded.raw_octets,
         no_gain_segments=compressed.no_gain_segments,
         coded=compressed.coded,
@@ -110,29 +88,30 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
 
 
 class Watched:
-    """Rank 0's method, wrapped so that a capture and TensorBoard get its gradients.
+    """A capture and TensorBoard, which get rank 0's gradients."""
 
-    Attributes:
-        method: the wrapped method, to call instead.
-    """
-
-    def __init__(self, job: RankJob, replica: Replica, method: Method, milestones: Milestones) -> None:
+    def __init__(self, job: RankJob, run: RankRun) -> None:
         """Begin the capture and the TensorBoard file, if ``job`` asks for them."""
-        self.method = method
-        self._replica = replica
+        self._replica = replica = run.replica
+        self._watches: list[Watch] = []
         self._board: Board | None = None
-        self._capture: CapturingMethod | None = None
-        if job.capture_every:
-            self.method = self._capture = CapturingMethod(method, job.capture_every, milestones.first)
+        self._kept = Kept() if job.capture_every else None
+        if self._kept is not None:
+            self._watches.append(Watch(replica, job.capture_every, self._kept.keep))
         if job.tensorboard:
-            self._board = milestones.board = Board(Path(job.tensorboard), replica.layers)
+            self._board = run.milestones.board = Board(Path(job.tensorboard), replica.layers)
             every = job.settings.eval_every or max(1, job.settings.iterations // HISTOGRAMS)
-            self.method = ObservedMethod(self.method, every, self._add_histograms, milestones.first)
+            self._watches.append(Watch(replica, every, self._add_histograms))
+
+    def after_iteration(self, done: int) -> None:
+        """Pass on the gradients of an iteration."""
+        for watch in self._watches:
+            watch.after_iteration(done)
 
     def write(self, folder: Path) -> None:
         """Write the rest of the TensorBoard file, and the capture into the result folder."""
-        if self._capture is not None:
-            self._capture.write(folder, self._replica.layers)
+        if self._kept is not None:
+            self._kept.write(folder, self._replica.layers)
         if self._board is not None:
             self._board.close()
 
@@ -206,11 +185,7 @@ def _machine() -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Train as this process's rank of MPI's world.
-
-    Raises:
-        NetOffloadError: not two arguments, a job that cannot be read, or what ended the training.
-    """
+    """Train as this process's rank of MPI's world."""
     if len(arguments) != 2:
         raise UsageError("usage: python -m mpi4py -m netoffload.lab.training.rank JOB.json RESULT_DIR")
     end_at_once()

@@ -12,9 +12,7 @@ IMPORTED: Final = (
     "netoffload.transport.rounds.driver:prepare",
     "netoffload.lab.training.board",
     "netoffload.lab.training.capture",
-    "netoffload.lab.training.checkpoint",
-    "netoffload.lab.training.milestones",
-    "netoffload.lab.training.parallel",
+    "netoffload.lab.training.loop",
     "torch._dynamo",  # a rank's first optimizer would import it, for a second
 )
 """These import torch and load the kernels, but not MPI, because importing MPI initialises it."""

@@ -13,10 +13,13 @@ An iteration makes no copy: the NumPy arrays and the torch tensors of a replica 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -28,11 +31,21 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.training.capture import Layer
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.layers import FullyConnected
+from netoffload.methods import Sent
+
+Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
+
+Observe = Callable[[int, Float32Array], None]
+"""Takes a part of a worker's own gradient: where it begins in the vector of all, and its values."""
 
 PASS_SAMPLES: Final = 1000
 PASS_VALUES: Final = 1000 * 3 * 32 * 32
 PASS_LABELS: Final = 16_000
 """Most labels of one pass of an evaluation; the two limits above count its samples and its values."""
+
+
+_drawing = threading.Lock()
+"""Held from seeding torch's random numbers until a forward has drawn them: ranks may be threads of one process."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +61,10 @@ class Replica:
 
     Attributes:
         parameters: float32[n]; the workers must agree on it bit for bit.
-        gradient: float32[n], written by :meth:`backward`, summed by the method, read by :meth:`update`.
+        gradient: float32[n], written by :meth:`backward`, averaged by the run's door, read by :meth:`update`.
+        optimizer: changes the parameters, as the doors of ``netoffload.torch`` expect one.
+        iteration: number of the iteration under way, from 0; decides learning rate and dropout.
+        observe: doors call it with every part of the gradient before that travels.
         layers: every weight and every bias, in their order in both buffers.
         loss: loss of the latest batch; None: there was none.
         parameter_count: number of floats of the whole model.
@@ -58,13 +74,16 @@ class Replica:
         """Take ``module``, or build the model that ``settings`` names with the weights of its seed."""
         self._settings = settings
         self._rank: int | None = None
-        self._iteration = 0
+        self.iteration = 0
+        self.observe: Observe = lambda _start, _values: None
+        self._loss_factor = settings.loss_scale
         self._module = module or settings.model_spec.build(settings.seed, settings.sample_shape)
         # Only FullyConnected overwrites its gradients; torch's own layers add to what is there.
         self._adds_gradients = any(
             list(layer.parameters(recurse=False)) and not isinstance(layer, FullyConnected)
             for layer in self._module.modules()
         )
+        self._draws = any(isinstance(layer, nn.Dropout) for layer in self._module.modules())
         self.loss: float | None = None
         named = dict(self._module.named_parameters())
         offsets = itertools.accumulate((tensor.numel() for tensor in named.values()), initial=0)
@@ -81,13 +100,27 @@ class Replica:
             self._flat_parameters[part] = tensor.detach().reshape(-1)
             tensor.data = self._flat_parameters[part].view_as(tensor)
             tensor.grad = self._flat_gradient[part].view_as(tensor)
-        # The optimizer sees one parameter, and the sum of scaled gradients instead of their mean.
+        # torch's optimizer sees one parameter: each works value by value.
         self._optimizer_view = nn.Parameter(self._flat_parameters)
-        self._total = settings.nodes * settings.loss_scale
-        optimizer = settings.optimizer_spec
-        self._optimizer = optimizer.make([self._optimizer_view], self._total, fused=True)
+        self._optimizer = settings.optimizer_spec.make([self._optimizer_view], fused=True)
         self.parameters: Float32Array = self._flat_parameters.numpy()
         self.gradient: Float32Array = self._flat_gradient.numpy()
+        self.optimizer = ReplicaOptimizer(self)
+
+    @property
+    def module(self) -> nn.Module:
+        """The network, whose parameters and gradients are views of the flat buffers."""
+        return self._module
+
+    @property
+    def travelling(self) -> dict[str, nn.Parameter]:
+        """The parameters whose gradients ranks exchange, by name: the first ones of both buffers."""
+        return dict(self._module.named_parameters())
+
+    @property
+    def update_s(self) -> float:
+        """Seconds of updates so far."""
+        return self.optimizer.seconds
 
     @property
     def travel(self) -> Travel:
@@ -99,35 +132,15 @@ class Replica:
         """Lengths of the layers."""
         return tuple(layer.size for layer in self.layers)
 
-    def watch_gradients(self, written: Callable[[int], None]) -> None:
-        """Call ``written`` with the number of each layer when backward has written its gradient, in any order."""
-        numbers = {id(tensor): number for number, tensor in enumerate(self._module.parameters())}
-
-        def telling(layers: list[int]) -> Callable[..., None]:
-            def tell(*_: object) -> None:
-                for layer in layers:
-                    written(layer)
-
-            return tell
-
-        for module in self._module.modules():
-            tensors = list(module.parameters(recurse=False))
-            if isinstance(module, FullyConnected):
-                module.written = telling([numbers[id(tensor)] for tensor in tensors])
-                continue
-            for tensor in tensors:
-                tell = telling([numbers[id(tensor)]])
-                tensor.register_post_accumulate_grad_hook(tell)  # type: ignore[no-untyped-call]
-
     def backward(self, images: torch.Tensor, labels: torch.Tensor, on_loss: Callable[[], None] = lambda: None) -> float:
         """Put the gradient of a batch's mean loss, times the loss scale, into ``gradient``; return the loss.
 
-        ``on_loss`` is called between forward and backward.
+        If a door sums gradients, it has replaced them by their mean over the workers. ``on_loss`` is called between
+        forward and backward.
         """
         if self._adds_gradients:
             self._flat_gradient.zero_()
-        loss, factor = self.loss_of(self.training_outputs(images), labels)
-        self._iteration += 1
+        loss, factor = self._settings.model_spec.loss(self.training_outputs(images), labels), self._loss_factor
         on_loss()
         (loss if factor == 1 else loss * factor).backward()  # type: ignore[no-untyped-call]
         self.loss = float(loss.detach())
@@ -135,54 +148,48 @@ class Replica:
 
     def training_outputs(self, images: torch.Tensor) -> torch.Tensor:
         """Return the model's outputs for a batch in training."""
-        self._seed_layers_by(self._rank)
-        outputs: torch.Tensor = self._module(images)
+        with _drawing if self._draws else contextlib.nullcontext():
+            self._seed_layers_by(self._rank)
+            outputs: torch.Tensor = self._module(images)
         return outputs
 
-    def loss_of(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """Return the mean loss as a tensor, and the factor by which it is multiplied before backward."""
-        return self._settings.model_spec.loss(outputs, labels), self._settings.loss_scale
-
-    def update(self, gradient_sum: Float32Array, iteration: int) -> None:
-        """Change the parameters by one step of the optimizer, with the mean gradient.
-
-        Args:
-            gradient_sum: float32[n], the sum of the workers' scaled gradients; only clipping changes it.
-            iteration: counted from 0; decides the learning rate.
-        """
-        settings, gradient = self._settings, torch.from_numpy(gradient_sum)
+    def update(self) -> None:
+        """Change the parameters by one step of the optimizer, with the mean gradient: unscale, clip, step."""
+        settings, gradient = self._settings, self._flat_gradient
+        if settings.loss_scale != 1:
+            gradient.div_(settings.loss_scale)
         if settings.clip_norm is not None:
             # As torch.nn.utils.clip_grad_norm_, except for its 1e-6 in the divisor.
             norm = float(torch.linalg.vector_norm(gradient))
-            if norm > settings.clip_norm * self._total:
-                gradient.mul_(settings.clip_norm * self._total / norm)
-        rate = settings.optimizer_spec.rate(settings.learning_rate_at(iteration), self._total)
-        self._optimizer.param_groups[0]["lr"] = rate
-        self._optimizer_view.grad = gradient
-        self._optimizer.step()
+            if norm > settings.clip_norm:
+                gradient.mul_(settings.clip_norm / norm)
+        self._step(settings.learning_rate_at(self.iteration))
 
-    def warm_up_update(self, zeros: Float32Array) -> None:
-        """Let the optimizer take its first step, in which it allocates its vectors, without changing the model.
-
-        Args:
-            zeros: float32[n], 0 everywhere.
-        """
-        self._optimizer.param_groups[0]["lr"] = 0.0
-        self._optimizer_view.grad = torch.from_numpy(zeros)
-        self._optimizer.step()
+    def warm_up_update(self) -> None:
+        """Let the optimizer take its first step, in which it allocates its vectors, without changing the model."""
+        self._flat_gradient.zero_()
+        self._step(0.0)
         for state in self._optimizer.state.values():
             for vector in filter(torch.is_tensor, state.values()):
                 vector.zero_()
 
-    def seed_layers(self, rank: int, iteration: int = 0) -> None:
-        """Let the run's seed, this rank and the iteration decide what layers draw (dropout), from ``iteration`` on."""
-        self._rank, self._iteration = rank, iteration
+    def _step(self, learning_rate: float) -> None:
+        self._optimizer.param_groups[0]["lr"] = learning_rate
+        self._optimizer_view.grad = self._flat_gradient
+        self._optimizer.step()
+
+    def seed_layers(self, rank: int) -> None:
+        """Let the run's seed, this rank and the iteration decide what layers draw (dropout)."""
+        self._rank = rank
 
     def _seed_layers_by(self, number: int | None) -> None:
         if number is not None:
-            words = np.random.SeedSequence((self._settings.seed, number, self._iteration))
+            words = np.random.SeedSequence((self._settings.seed, number, self.iteration))
             # Not torch.manual_seed, which also looks for devices.
             torch.default_generator.manual_seed(int(words.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+    def count_in(self, sent: Sent) -> None:
+        """Count what passes send in ``sent``. A replica sends nothing."""
 
     def collect(self, exchange: Exchange) -> None:
         """Gather the whole model on every rank; collective. A replica has the whole model already."""
@@ -237,6 +244,55 @@ class Replica:
     def accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
         """Return :func:`accuracy_of` the model."""
         return accuracy_of(self._module, images, labels)
+
+
+class ReplicaOptimizer(torch.optim.Optimizer):
+    """A replica's update as one of torch's optimizers; its parameters are those whose gradients travel.
+
+    Attributes:
+        seconds: time that updates took.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        """Take no step yet."""
+        self._replica, self.seconds = replica, 0.0
+        super().__init__(list(replica.travelling.values()) or [replica._optimizer_view], {})
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update the replica."""
+        del closure
+        started = time.perf_counter()
+        self._replica.update()
+        self.seconds += time.perf_counter() - started
+
+
+class Watch:
+    """Copies a worker's gradient of every n-th iteration, as it is before it travels.
+
+    Args:
+        replica: the replica, which others may watch already.
+        every: n.
+        see: called after each iteration's update, with its number from 1 and the copy.
+    """
+
+    def __init__(self, replica: Replica, every: int, see: Callable[[int, Float32Array], None]) -> None:
+        """Watch from the next iteration on."""
+        self._replica, self._every, self._see, self._others = replica, every, see, replica.observe
+        self._copy: Float32Array | None = None
+        replica.observe = self._observe
+
+    def after_iteration(self, done: int) -> None:
+        """Show the gradient of an iteration, if it was its turn."""
+        if self._copy is not None:
+            self._see(done, self._copy)
+            self._copy = None
+
+    def _observe(self, start: int, values: Float32Array) -> None:
+        self._others(start, values)
+        if (self._replica.iteration + 1) % self._every == 0:
+            if self._copy is None:
+                self._copy = np.zeros_like(self._replica.gradient)
+            self._copy[start : start + values.size] = values
 
 
 def accuracy_of(module: nn.Module, samples: torch.Tensor, labels: torch.Tensor) -> float:

@@ -75,11 +75,6 @@ def run_all(
         on_record: called after every run, so that an interrupted series keeps its records.
         on_failure: called with the name of a failed run, and its error.
         outputs: outputs beside the records.
-
-    Raises:
-        UsageError: settings do not fit each other, or the data set cannot be read.
-        TestbedError: a testbed could not be built.
-        RunError: at least one run failed; all others were done.
     """
     _check_together(runs, testbed)
     planned, datasets = plan_runs(runs, baselines), OneDataset()
@@ -133,11 +128,7 @@ class OneDataset:
         self._saved: dict[tuple[str, int], Path] = {}
 
     def of(self, settings: TrainSettings) -> Dataset:
-        """Return the data set of a run.
-
-        Raises:
-            UsageError: the data set cannot be read, or a worker's share is smaller than a batch.
-        """
+        """Return the data set of a run."""
         if self._dataset is None or settings.seed != self._seed:
             self._dataset = None  # so that memory never has two
             self._dataset, self._seed = data.load(settings), settings.seed
@@ -189,12 +180,7 @@ def run_one(
     on_progress: Progress,
     outputs: Outputs = NO_OUTPUTS,
 ) -> Record:
-    """Do one run on a testbed that is up; see :func:`run_all`.
-
-    Raises:
-        RunError: a rank failed or hung, or its octets did not cross the testbed's wires as they must.
-        ReplicaError: the workers ended with different parameters.
-    """
+    """Do one run on a testbed that is up; see :func:`run_all`."""
     settings, folder, capture = run.settings, bed.make_scratch(), outputs.capture
     job = RankJob(settings, str(datasets.saved(settings, bed)), capture.every if capture else 0)
     if settings.is_inline and testbed.nic is not None:
@@ -264,12 +250,7 @@ def make_record(
     started: str,
     outcomes: Sequence[RankOutcome],
 ) -> Record:
-    """Make the record from the results of the ranks.
-
-    Raises:
-        ReplicaError: the workers' parameters differ.
-        RunError: rank 0's result lacks traffic, accuracy or versions, or the traffic is not what the ranks sent.
-    """
+    """Make the record from the results of the ranks."""
     has_weights = settings.spec.way is not Way.SERVER
     check_replicas([outcome for outcome in outcomes if outcome.is_worker or has_weights])
     first = outcomes[0]
@@ -302,11 +283,7 @@ def _efficiency(outcomes: Sequence[RankOutcome], traffic: Traffic) -> float:
 
 
 def check_replicas(outcomes: Sequence[RankOutcome]) -> None:
-    """Compare the parameters of ranks, bit for bit by their SHA-256.
-
-    Raises:
-        ReplicaError: it names the ranks that differ from rank 0.
-    """
+    """Compare the parameters of ranks, bit for bit by their SHA-256."""
     different = [str(outcome.rank) for outcome in outcomes if outcome.sha256 != outcomes[0].sha256]
     if different:
         raise ReplicaError(f"the parameters of rank {', '.join(different)} differ from those of rank 0")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-import torch
 
 from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.training import data
 from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.doors import Door
+from netoffload.lab.training.inprocess import threads_of_torch
+from netoffload.lab.training.loop import iterate
 from netoffload.lab.training.replica import Replica
 
 SAMPLE_EVERY: Final = 50
@@ -31,17 +32,11 @@ def train_alone(settings: TrainSettings, worker: int = 0) -> Iterator[tuple[Floa
     dataset = data.load(settings)
     replica = Replica(settings)
     samples = data.shard(dataset.train_images, dataset.train_labels, 0, 1)
-    batches = data.batches(*samples, settings.batch, settings.seed, worker)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for iteration in range(settings.iterations):
-            started_s = time.perf_counter()
-            replica.backward(*next(batches))
-            replica.update(replica.gradient, iteration)
-            yield replica.gradient, time.perf_counter() - started_s
-    finally:
-        torch.set_num_threads(threads)
+    batches, door = data.batches(*samples, settings.batch, settings.seed, worker), Door(replica.optimizer.step)
+    with threads_of_torch(1):
+        for done in range(settings.iterations):
+            timeline = iterate(replica, door, batches, done + 1, first=done)
+            yield replica.gradient, timeline.wall_s[0]
 
 
 def sample_gradients(vectors: int = 4, seed: int = 1) -> Float32Array:

@@ -20,11 +20,7 @@ class Schedule:
     warmup: int = dataclasses.field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            UsageError: naming the value and what it accepts.
-        """
+        """Refuse what cannot be."""
         for name in ("warmup", "iterations"):
             if getattr(self, name, 0) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}: it must not be negative")
@@ -52,11 +48,7 @@ class StepDecay(Schedule):
     interval: int = 1000
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            UsageError: naming the value and what it accepts.
-        """
+        """Refuse what cannot be."""
         super().__post_init__()
         if self.interval < 1:
             raise UsageError(f"learning_rate_interval is {self.interval}: it must be at least 1")
@@ -93,11 +85,7 @@ class Polynomial(Schedule):
     iterations: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            UsageError: naming the value and what it accepts.
-        """
+        """Refuse what cannot be."""
         super().__post_init__()
         if not 0 <= self.power < math.inf:
             raise UsageError(f"power is {self.power}: it must not be negative")

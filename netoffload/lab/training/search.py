@@ -67,11 +67,7 @@ def search(
 
 
 def best(trials: Sequence[Trial]) -> Trial:
-    """Return the trial that sent least among those as good as the most accurate one.
-
-    Raises:
-        UsageError: there is no trial.
-    """
+    """Return the trial that sent least among those as good as the most accurate one."""
     if not trials:
         raise UsageError("no threshold was tried")
     enough = max(trial.accuracy for trial in trials) - AS_GOOD

@@ -2,54 +2,77 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from netoffload.collectives.samples import read_gradients
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
+from netoffload.lab.training import data
 from netoffload.lab.training.board import Board, check_tensorboard
-from netoffload.lab.training.capture import MAX_VECTORS, Captured, CapturingMethod, Layer
+from netoffload.lab.training.capture import MAX_VECTORS, Captured, Kept, Layer
 from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.inprocess import run_threads
+from netoffload.lab.training.loop import RankRun
+from netoffload.lab.training.parallel import batch_source
 from netoffload.lab.training.plan import Capture, Planned
-from netoffload.lab.training.replica import Replica
+from netoffload.lab.training.replica import Replica, Watch
 from netoffload.lab.training.sample import sample_gradients
-from netoffload.methods import Method, Sent, Update
 
 
-class Doubling(Method):
-    """A method that overwrites the gradient, as a real one does."""
-
-    def __init__(self) -> None:
-        self.sent = Sent()
-
-    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        gradient *= 2
-        update(gradient)
+def watched(replica: Replica, every: int, first: int, iterations: int) -> Kept:
+    """Return what is kept of iterations whose gradients come in two parts and are overwritten on the way."""
+    kept, half = Kept(), replica.gradient.size // 2
+    watch = Watch(replica, every, kept.keep)
+    for replica.iteration in range(first, first + iterations):
+        replica.gradient.fill(replica.iteration + 1)
+        replica.observe(half, replica.gradient[half:])
+        replica.gradient[half:] *= 2
+        replica.observe(0, replica.gradient[:half])
+        replica.gradient[:half] *= 2
+        watch.after_iteration(replica.iteration + 1)
+    return kept
 
 
 @pytest.mark.parametrize(("iterations", "every", "kept"), [(7, 3, [3, 6]), (2, 1, [1, 2]), (40, 1, range(1, 33))])
-def test_what_goes_in_is_kept_and_passed_on(iterations: int, every: int, kept: list[int], tmp_path: Path) -> None:
-    capturing = CapturingMethod(Doubling(), every)
-    sums: list[float] = []
-    for iteration in range(1, iterations + 1):
-        gradient = np.full(3, iteration, np.float32)
-        capturing.step(gradient, np.zeros(3, np.float32), lambda total: sums.append(float(total[0])))
-    capturing.write(tmp_path)
-    assert sums == [2.0 * iteration for iteration in range(1, iterations + 1)]
+def test_a_gradient_is_kept_as_it_was_before_it_travelled(
+    iterations: int, every: int, kept: list[int], tmp_path: Path
+) -> None:
+    replica = Replica(TrainSettings("inc"), torch.nn.Sequential(torch.nn.Linear(2, 1)))
+    watched(replica, every, 0, iterations).write(tmp_path)
     gradients = read_gradients(tmp_path / "gradients.npy")
     assert gradients.tolist() == [[iteration] * 3 for iteration in kept]
     assert len(gradients) <= MAX_VECTORS
 
 
+@pytest.mark.parametrize("method", ["inc", "psgd:p=1", "wa", "none:via=server"])
+@pytest.mark.parametrize("bucket_mb", [0.0, 0.5])
+def test_every_door_shows_a_workers_own_gradient(method: str, bucket_mb: float) -> None:
+    settings = TrainSettings(method, nodes=2, iterations=1)
+    if settings.spec.sums_gradients:
+        settings = dataclasses.replace(settings, bucket_mb=bucket_mb)
+    kept: dict[int, list[Float32Array]] = {0: [], 1: []}
+
+    def watching(rank: int, run: RankRun) -> Callable[[int], None] | None:
+        return Watch(run.replica, 1, lambda _, gradient: kept[rank].append(gradient)).after_iteration
+
+    dataset = data.load(settings)
+    run_threads(settings, dataset, watching=lambda rank, run: watching(rank, run) if run.is_worker else None)
+    for rank, gradients in kept.items():
+        replica = Replica(settings)
+        replica.backward(*next(batch_source(settings, dataset, rank)(0)))
+        [gradient] = gradients
+        np.testing.assert_array_equal(gradient, replica.gradient)
+
+
 def test_a_capture_says_where_its_layers_lie(tmp_path: Path) -> None:
     replica, vectors = Replica(TrainSettings("inc")), tmp_path / "kept.npy"
-    capturing = CapturingMethod(Doubling(), 2, first=5)
-    for _ in range(3):
-        capturing.step(replica.gradient, replica.parameters, lambda _total: None)
-    capturing.write(tmp_path, replica.layers)
+    watched(replica, 2, 5, 3).write(tmp_path, replica.layers)
     Capture(vectors).keep(tmp_path)
     captured = Captured.read(vectors)
     assert captured.iterations == (6, 8)

@@ -160,7 +160,7 @@ def test_a_checkpoint_of_another_run_is_refused(
 ) -> None:
     mine = asked(tmp_path, a_run("inc"), resume=True)
     (tmp_path / "checkpoint.json").write_text(
-        json.dumps({"format": 2, "run": mine.run, "iteration": 3, "accuracy": None})
+        json.dumps({"format": 3, "run": mine.run, "iteration": 3, "accuracy": None})
     )
     assert find(mine) is not None
     with pytest.raises(UsageError, match=f"is a checkpoint of another run: {says}"):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -16,19 +15,22 @@ from netoffload import codec
 from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
+from netoffload.compressors import Layout
 from netoffload.compressors.registry import get
 from netoffload.errors import UsageError
 from netoffload.lab.training import data, image_files, inprocess
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.dataset import Dataset, Images
+from netoffload.lab.training.doors import Door, ThreadCalls, door_for
 from netoffload.lab.training.layers import FullyConnected
-from netoffload.lab.training.loop import Timeline, method_of, run_server, run_worker, warm_up
+from netoffload.lab.training.loop import RankRun, Timeline, iterate, warm_up
 from netoffload.lab.training.models import MODELS
 from netoffload.lab.training.outcome import Parts
-from netoffload.lab.training.overlap import Overlap
 from netoffload.lab.training.replica import Replica
-from netoffload.methods import PAPERS, Bucket, GradientReducer, Method, Update, Way, expand
+from netoffload.methods import PAPERS, Bucket, Member, Way, expand, method_for
 from netoffload.methods.payloads import PayloadRingReducer
+from netoffload.torch.staging import Staged, StagedSparse
+from netoffload.transport import Request
 from tests.shared.quick_cases import with_quick
 
 BOUND_K = 10
@@ -66,27 +68,13 @@ def train(settings: TrainSettings, digits: Dataset) -> list[tuple[Float32Array, 
 
     def one_rank(exchange: Exchange) -> tuple[Float32Array, Timeline]:
         torch.set_num_threads(1)
-        replica = Replica(settings)
-
-        def new_method() -> Method:
-            return method_of(settings, exchange, quantise, replica.layer_sizes)
-
-        if exchange.rank >= settings.nodes:
-            warm_up(replica, new_method(), None)
-            own = new_method()
-            timeline = run_server(replica, own, settings.iterations)
-            own.finish(replica.parameters)
-            return replica.parameters, timeline
-        shard = data.shard(digits.train_images, digits.train_labels, exchange.rank, settings.nodes)
-
-        def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-            return data.batches(*shard, settings.batch, settings.seed, exchange.rank)
-
-        warm_up(replica, new_method(), batches())
-        own = new_method()
-        timeline = run_worker(replica, own, batches(), settings.iterations)
-        own.finish(replica.parameters)
-        return replica.parameters, timeline
+        calls = ThreadCalls(exchange, quantise)
+        run = RankRun(settings, digits, calls)
+        warm_up(settings, run.replica, calls, run.new_batches())
+        run.begin()
+        run.iterate()
+        run.finish()
+        return run.replica.parameters, run.timeline
 
     return run_ranks(settings.ranks, one_rank, codec=chosen, bound_k=BOUND_K, timeout_s=60)
 
@@ -154,8 +142,9 @@ def test_one_worker_trains_as_if_alone(exchange: str, digits: Dataset) -> None:
     alone = Replica(settings)
     shard = data.shard(digits.train_images, digits.train_labels, 0, 1)
     for iteration, batch in enumerate(itertools.islice(data.batches(*shard, settings.batch, settings.seed, 0), 4)):
+        alone.iteration = iteration
         alone.backward(*batch)
-        alone.update(alone.gradient, iteration)
+        alone.update()
     parameters, _ = train(settings, digits)[0]
     np.testing.assert_array_equal(parameters, alone.parameters)
 
@@ -188,31 +177,57 @@ def test_time_is_split_by_the_clock_that_is_given() -> None:
     settings = TrainSettings("inc", nodes=1, iterations=2)
     batch = (torch.rand(25, 784), torch.zeros(25, dtype=torch.int64))
     ticks = itertools.count()
-    replica = Replica(settings)
     done: list[int] = []
 
-    class UpdatesAtOnce(Method):
-        sum_s = 0.5
+    class Ticking(Replica):
+        update_s = 0.0
 
-        def __init__(self) -> None:
-            """It sends nothing."""
+    replica = Ticking(settings)
 
-        def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-            update(gradient)
+    def update() -> None:
+        next(ticks)
+        replica.update_s += 1.0
+        next(ticks)
 
-    timeline = run_worker(
+    timeline = iterate(
         replica,
-        UpdatesAtOnce(),
+        Door(update),
         itertools.repeat(batch),
         2,
         clock=lambda: float(next(ticks)),
         after_iteration=done.append,
     )
-    # Readings per iteration: start, loss, computed, update's start and end, end.
-    assert timeline.wall_s == [5.0, 5.0]
-    assert timeline.parts == [Parts(forward_s=1, backward_s=1, update_s=1)] * 2
-    assert timeline.parts[0].compute_s == 3
+    # Readings per iteration: start, drawn, loss, computed, two of the step, end.
+    assert timeline.wall_s == [6.0, 6.0]
+    assert timeline.draw_s == [1.0, 1.0]
+    assert timeline.parts == [Parts(forward_s=2, backward_s=1, update_s=1)] * 2
+    assert timeline.parts[0].compute_s == 4
     assert done == [1, 2]
+
+
+def test_waiting_for_buckets_is_no_computing() -> None:
+    batch = (torch.rand(25, 784), torch.zeros(25, dtype=torch.int64))
+    ticks = itertools.count()
+
+    class Waiting(Replica):
+        def backward(self, images: torch.Tensor, labels: torch.Tensor, on_loss: Callable[[], None] = int) -> float:  # type: ignore[assignment]
+            on_loss()
+            for _ in range(5):
+                next(ticks)
+            door.seconds = (2.0, 1.0, 0.5)
+            return 0.0
+
+    @dataclasses.dataclass
+    class Overlapping(Door):
+        seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+        @property
+        def times(self) -> tuple[float, float, float]:
+            return self.seconds
+
+    replica, door = Waiting(TrainSettings("inc", nodes=1)), Overlapping(lambda: None)
+    (parts,) = iterate(replica, door, itertools.repeat(batch), 1, clock=lambda: float(next(ticks))).parts
+    assert (parts.forward_s, parts.backward_s, parts.hidden_s, parts.sum_s) == (2.0, 4.0, 1.0, 0.5)
 
 
 @pytest.mark.parametrize("exchange", with_quick(GROUPED, ["inc+c:groups=2"]))
@@ -270,20 +285,23 @@ def test_a_bucket_travels_while_backward_goes_on() -> None:
                 values.register_hook(lambda _: came.append(summed.wait(10)))  # type: ignore[no-untyped-call]
                 return values
 
-        class Telling(Overlap):
-            def _reduce(self, bucket: Bucket) -> None:
-                super()._reduce(bucket)
-                summed.set()
-
         module = torch.nn.Sequential(FullyConnected(784, 10), Stop(), FullyConnected(10, 10), torch.nn.Linear(10, 10))
-        replica = Replica(settings, module)
-        reducer = method_of(settings, exchange, None, replica.layer_sizes)
-        assert isinstance(reducer, GradientReducer)
-        assert reducer.buckets == ((2, 3, 4, 5), (1,), (0,))
-        overlap = Telling(replica, reducer, time.perf_counter)
+        replica, calls = Replica(settings, module), ThreadCalls(exchange, None)
+        door, buckets = door_for(settings, replica, calls), []
+        assert door.timed is not None
+        state = door.timed.compression
+        submit = state.submit
+
+        def telling(staged: Staged | StagedSparse, layers: Bucket, *, is_last: bool) -> Request:
+            buckets.append(layers)
+            request = submit(staged, layers, is_last=is_last)
+            request.add_done_callback(lambda _: summed.set())
+            return request
+
+        state.submit = telling  # type: ignore[method-assign]
         replica.backward(torch.rand(5, 784), torch.zeros(5, dtype=torch.int64))
-        overlap.finish()
-        return came == [True], overlap.hidden_s
+        assert buckets == [(2, 3, 4, 5), (1,), (0,)]
+        return came == [True], door.timed.hidden_s
 
     for came, hidden_s in run_ranks(2, one_rank):
         assert came
@@ -291,16 +309,14 @@ def test_a_bucket_travels_while_backward_goes_on() -> None:
 
 
 def test_a_wrong_number_of_ranks_or_no_codec_is_refused() -> None:
-    def wrong_size(exchange: Exchange) -> None:
-        method_of(TrainSettings("wa", nodes=2), exchange, None)
-
-    def no_codec(exchange: Exchange) -> None:
-        method_of(TrainSettings("inc+c", nodes=2), exchange, None)
+    def begun(method: str) -> Callable[[Exchange], object]:
+        settings = TrainSettings(method, nodes=2)
+        return lambda exchange: door_for(settings, Replica(settings), ThreadCalls(exchange, None))
 
     with pytest.raises(UsageError, match="wa with 2 workers needs 3 ranks, not 2"):
-        run_ranks(2, wrong_size)
+        run_ranks(2, begun("wa"))
     with pytest.raises(UsageError, match="needs a codec"):
-        run_ranks(2, no_codec)
+        run_ranks(2, begun("inc+c"))
 
 
 def test_one_of_every_system_of_the_papers_can_be_asked_for() -> None:
@@ -312,7 +328,7 @@ def test_one_of_every_system_of_the_papers_can_be_asked_for() -> None:
 
 def test_a_ring_of_payloads_has_a_random_stream_for_every_block_of_every_rank() -> None:
     def keys(exchange: Exchange) -> list[tuple[int, int]]:
-        own = method_of(TrainSettings("qsgd:via=ring", nodes=3), exchange, None, (1000,))
+        own = method_for(TrainSettings("qsgd:via=ring", nodes=3).spec, Member(exchange, layout=Layout((1000,))))
         assert isinstance(own, PayloadRingReducer)
         return [state.key() for state in own.states_of(None)]
 

@@ -14,7 +14,8 @@ from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.loop import average_buffers, method_of, warm_up
+from netoffload.lab.training.doors import ThreadCalls
+from netoffload.lab.training.loop import average_buffers, warm_up
 from netoffload.lab.training.model_spec import Shape
 from netoffload.lab.training.models.cnn import build_cnn
 from netoffload.lab.training.models.hdc import build_hdc
@@ -83,7 +84,7 @@ def test_a_power_of_two_scales_the_gradient_exactly_and_changes_no_update() -> N
         replica.backward(*a_batch())
     np.testing.assert_array_equal(scaled.gradient, plain.gradient * np.float32(1024))
     for replica in (plain, scaled):
-        replica.update(replica.gradient, 0)
+        replica.update()
     np.testing.assert_array_equal(scaled.parameters, plain.parameters)
 
 
@@ -94,8 +95,9 @@ def test_one_worker_is_torch_s_own_momentum_sgd() -> None:
     momenta: list[torch.Tensor | None] = [None] * len(parameters)
     for iteration in range(8):
         images, labels = a_batch(iteration)
+        replica.iteration = iteration
         replica.backward(images, labels)
-        replica.update(replica.gradient, iteration)
+        replica.update()
         reference.zero_grad()
         F.cross_entropy(reference(images), labels).backward()  # type: ignore[no-untyped-call]
         rate = 0.02 if iteration < 4 else 0.02 / 5
@@ -175,21 +177,26 @@ def test_warming_up_leaves_the_model_as_it_was() -> None:
     def one_rank(exchange: Exchange) -> tuple[Float32Array, Float32Array]:
         replica = Replica(settings, a_model_with_everything())
         before = np.concatenate((replica.parameters, replica.buffers()))
-        warm_up(replica, method_of(settings, exchange, None), batches_of(0))
+        warm_up(settings, replica, ThreadCalls(exchange, None), batches_of(0))
         return before, np.concatenate((replica.parameters, replica.buffers()))
 
-    settings = TrainSettings("inc", nodes=1)
-    [(before, after)] = run_ranks(1, one_rank)
-    np.testing.assert_array_equal(before, after)
+    for method in ("inc", "psgd:p=1", "wa", "none:via=server"):
+        settings = TrainSettings(method, nodes=3)
+        for before, after in run_ranks(settings.ranks, one_rank):
+            np.testing.assert_array_equal(before, after)
 
 
 def test_dropout_of_an_iteration_depends_on_no_earlier_one() -> None:
     replica = Replica(TrainSettings("inc"), a_model_with_everything())
     replica.seed_layers(1)
-    losses = [replica.backward(*a_batch()) for _ in range(3)]
+
+    def loss_of(iteration: int) -> float:
+        replica.iteration = iteration
+        return replica.backward(*a_batch())
+
+    losses = [loss_of(iteration) for iteration in range(3)]
     assert len(set(losses)) == 3
-    replica.seed_layers(1, iteration=2)
-    assert replica.backward(*a_batch()) == losses[2]
+    assert loss_of(2) == losses[2]
 
 
 def test_accuracy_of_sequences_counts_every_place() -> None:

@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from netoffload.collectives import Exchange
-from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.lab.training.checkpoint import describe
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 from netoffload.lab.training.data import make_noise
-from netoffload.lab.training.inprocess import train
-from netoffload.lab.training.loop import make_one_model, run_worker
-from netoffload.lab.training.parallel import SplitReplica, batch_source, method_with, replica_of
+from netoffload.lab.training.inprocess import run_threads, train
+from netoffload.lab.training.parallel import SplitReplica, batch_source
 from netoffload.lab.training.replica import Replica
 from netoffload.methods import Sent
 
@@ -31,21 +28,15 @@ def trained(settings: TrainSettings) -> list[tuple[Float32Array, Sent, float, st
     """Return, by rank, the whole model's parameters, what was sent, the loss, and the SHA-256."""
     dataset = make_noise(settings.sample_shape, 24, 1)
 
-    def one_rank(exchange: Exchange) -> tuple[Float32Array, Sent, float, str]:
-        torch.set_num_threads(1)
-        replica = replica_of(settings, exchange)
-        method = method_with(replica, settings, exchange, None)
-        batches = batch_source(settings, dataset, exchange.rank)(0)
-        loss = run_worker(replica, method, batches, settings.iterations).last_loss
-        sent = dataclasses.replace(method.sent)
-        make_one_model(replica, exchange, settings.nodes)
+    found = []
+    for run in run_threads(settings, dataset):
+        replica, loss = run.replica, run.final_loss
         assert loss is not None
         assert isinstance(replica, SplitReplica)
         assert replica._whole is not None
         whole = torch.cat([tensor.detach().reshape(-1) for tensor in replica._whole.parameters()])
-        return whole.numpy(), sent, loss, replica.digest()
-
-    return run_ranks(settings.nodes, one_rank)
+        found.append((whole.numpy(), run.sent, loss, replica.digest()))
+    return found
 
 
 def alone(settings: TrainSettings) -> tuple[Float32Array, float]:
@@ -56,9 +47,9 @@ def alone(settings: TrainSettings) -> tuple[Float32Array, float]:
     sources = [batch_source(as_data, dataset, worker)(0) for worker in range(settings.nodes)]
     replica, loss = Replica(one), 0.0
     for iteration in range(settings.iterations):
-        batches = [next(source) for source in sources]
+        batches, replica.iteration = [next(source) for source in sources], iteration
         loss = replica.backward(torch.cat([batch[0] for batch in batches]), torch.cat([batch[1] for batch in batches]))
-        replica.update(replica.gradient, iteration)
+        replica.update()
     return replica.parameters, loss
 
 

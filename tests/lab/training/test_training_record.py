@@ -279,7 +279,7 @@ def test_a_run_that_is_over_is_not_done_again(tmp_path: Path) -> None:
     asked = outputs.checkpointing(run, None)
     assert asked is not None
     outputs.keep(run, None, record)
-    said = {"format": 2, "run": asked.run, "iteration": 2, "accuracy": 0.9}
+    said = {"format": 3, "run": asked.run, "iteration": 2, "accuracy": 0.9}
     Path(asked.folder, "checkpoint.json").write_text(json.dumps(said))
     outputs.check([run, other], None)
     assert (outputs.finished(run, None), outputs.finished(other, None)) == (record, None)

@@ -14,6 +14,7 @@ from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
 from netoffload.lab.papers.item import Item, Json, Reading, Setting, Step, bound
 from netoffload.lab.papers.runs import bars, learnt, settings_of
 from netoffload.lab.reports import Panel, Series
+from netoffload.lab.training.gradient_replicas import Seen
 
 NO_IMAGENET: Final = "ImageNet is not here, and two cores would take months"
 
@@ -99,8 +100,9 @@ def _distribution(setting: Setting) -> Json:
     chosen = {max(1, round(share * iterations)): name for share, name in zip(PHASES, PHASE_NAMES, strict=True)}
     kept: dict[str, Any] = {}
 
-    def observe(iteration: int, gradient: Float32Array, _coded: Float32Array, _total: Float32Array) -> None:
+    def observe(iteration: int, seen: Seen) -> None:
         if iteration in chosen:
+            gradient = seen.own[0]
             inside = np.abs(gradient) < 1
             counts, _ = np.histogram(gradient[inside], HISTOGRAM_EDGES)
             near = float(np.mean(np.abs(gradient) < HISTOGRAM_EDGES[1] + 1))
@@ -182,11 +184,11 @@ def _compressed(setting: Setting, name: str) -> Json:
     own: dict[int, list[list[float]]] = {k: [] for k in BOUNDS}
     sums: dict[int, list[list[float]]] = {k: [] for k in BOUNDS}
 
-    def observe(iteration: int, gradient: Float32Array, _coded: Float32Array, total: Float32Array) -> None:
+    def observe(iteration: int, seen: Seen) -> None:
         if iteration % max(1, iterations // 25) == 0:
             for k in BOUNDS:
-                own[k].append(class_shares(gradient, k))
-                sums[k].append(class_shares(total, k))
+                own[k].append(class_shares(seen.own[0], k))
+                sums[k].append(class_shares(seen.total, k))
 
     said = learnt(settings, CODERS[name], observe=observe)
     means = {

@@ -13,6 +13,7 @@ from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
 from netoffload.lab.papers.item import Item, Json, Reading, Setting, Step, bound
 from netoffload.lab.papers.runs import bars, curve, learnt, settings_of
 from netoffload.lab.reports import Panel, Series
+from netoffload.lab.training.gradient_replicas import Seen
 
 NO_IMAGENET: Final = "ImageNet is not here, and two cores would take months"
 CODERS: Final[Mapping[str, str | None]] = {
@@ -40,16 +41,17 @@ def _histograms(setting: Setting) -> Json:
     layers = {"third convolution": 4, "first fully connected layer": 6}
     kept: dict[str, Any] = {}
 
-    def observe(iteration: int, gradient: Float32Array, coded: Float32Array, total: Float32Array) -> None:
+    def observe(iteration: int, seen: Seen) -> None:
         if iteration != iterations:
             return
+        gradient, coded = seen.own[0], seen.coded()
         for name, layer in layers.items():
             part = slice(starts[layer], starts[layer + 1])
             own = gradient[part]
             limit = CLIP * float(own.std())
             clipped = np.clip(own, -limit, limit)
             vectors: dict[str, Float32Array] = {"a original": own, "b clipped": clipped, "c ternary": coded[part]}
-            vectors["d averaged"] = total[part] / np.float32(2)
+            vectors["d averaged"] = seen.total[part] / np.float32(2)
             edges = np.linspace(-1, 1, BINS + 1) * float(np.abs(own).max())
             cosine = float(own @ clipped) / float(np.linalg.norm(own) * np.linalg.norm(clipped))
             kept[name] = {
@@ -300,9 +302,9 @@ def _sparsity(setting: Setting, coder: str, seed: int) -> Json:
     starts = np.cumsum((0, *sizes))
     part, zeros = slice(starts[6], starts[7]), {}
 
-    def observe(iteration: int, _gradient: Float32Array, coded: Float32Array, _total: Float32Array) -> None:
+    def observe(iteration: int, seen: Seen) -> None:
         if iteration % max(1, iterations // 30) == 0:
-            zeros[str(iteration)] = float(np.mean(coded[part] == 0))
+            zeros[str(iteration)] = float(np.mean(seen.coded()[part] == 0))
 
     return learnt(settings, CODERS[coder], every=max(1, iterations // 15), observe=observe) | {"zeros": zeros}
 

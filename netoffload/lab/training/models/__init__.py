@@ -29,10 +29,6 @@ MODELS: Final = _specs()
 
 
 def get(name: str) -> ModelSpec:
-    """Return a model by its name.
-
-    Raises:
-        UsageError: no such model.
-    """
+    """Return a model by its name."""
     check_choice("model", name, tuple(MODELS))
     return MODELS[name]

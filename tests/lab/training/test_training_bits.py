@@ -1,0 +1,52 @@
+"""Every method ends with the same bits as ever, on two and four workers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import torch
+
+from tests.shared.quick_cases import with_quick
+from tests.shared.training_bits import TABLE, alone, in_memory, in_processes, methods, runs
+
+KNOWN: Final[dict[str, dict[str, str]]] = json.loads(TABLE.read_text(encoding="utf-8"))
+CASES: Final = [(nodes, name) for nodes in ("2", "4") for name in KNOWN[nodes]]
+QUICK: Final = [("2", "inc+c"), ("2", "terngrad"), ("2", "buckets"), ("2", "pqasgd:p=3"), ("4", "inc"), ("4", "wa")]
+ON_LINKS: Final = ("wa+c", "inc", "inc+c", "psgd:p=3", "pqasgd:p=3", "terngrad", "qsgd:via=ring", "buckets", "hybrid")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    if alone() != KNOWN["alone"][""]:
+        pytest.skip("this CPU rounds matrix products otherwise than the one of training_bits.json")
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_table_has_every_method() -> None:
+    assert set(KNOWN["4"]) >= set(methods())
+    assert {nodes: set(runs(int(nodes))) for nodes in ("2", "4")} == {nodes: set(KNOWN[nodes]) for nodes in ("2", "4")}
+
+
+@pytest.mark.parametrize("case", with_quick(CASES, QUICK), ids=" ".join)
+def test_threads_end_with_the_known_bits(case: tuple[str, str]) -> None:
+    nodes, name = case
+    assert in_memory(runs(int(nodes))[name]) == KNOWN[nodes][name]
+
+
+@pytest.mark.netns
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("nodes", ["2", "4"])
+def test_processes_end_with_the_known_bits(nodes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() != 0 or not Path("/dev/net/tun").exists():
+        pytest.skip("network namespaces and TAP need root and /dev/net/tun")
+    monkeypatch.setenv("NETOFFLOAD_STATE_DIR", str(tmp_path))
+    assert in_processes(int(nodes), ON_LINKS) == {name: KNOWN[nodes][name] for name in ON_LINKS}
