@@ -296,7 +296,7 @@ if JIT_DISABLED:
 
     def sums_of_bits(word: int) -> int:
         """Return a word of octets: how many bits are set in that octet of ``word`` and in those below it."""
-        return sum((word & (1 << 8 * lane + 8) - 1).bit_count() << 8 * lane for lane in range(LANES))
+        return sum((int(word) & (1 << 8 * lane + 8) - 1).bit_count() << 8 * lane for lane in range(LANES))
 
     def fields_of(codes: int) -> int:
         """Return the fields of eight codes, an octet each."""
