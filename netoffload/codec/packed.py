@@ -296,7 +296,7 @@ if JIT_DISABLED:
 
     def sums_of_bits(word: int) -> int:
         """Return a word of octets: how many bits are set in that octet of ``word`` and in those below it."""
-        return sum((int(word) & (1 << 8 * lane + 8) - 1).bit_count() << 8 * lane for lane in range(LANES))
+        return sum((word & (1 << 8 * lane + 8) - 1).bit_count() << 8 * lane for lane in range(LANES))
 
     def fields_of(codes: int) -> int:
         """Return the fields of eight codes, an octet each."""
@@ -458,7 +458,7 @@ def _putter(leaves: _Leaves) -> GroupPutter:
             for burst in range(lanes // LANES):
                 there |= mask_burst(source, first + BURST_LEN * burst, LANES, limits[0]) << LANES * burst
             if rest:
-                there |= mask_part(source, first + 4 * (lanes - rest), rest, limits[0]) << lanes - rest
+                there |= mask_part(source, first + 4 * (lanes - rest), rest, limits[0]) << int(lanes - rest)
         if there == 0:
             return 0, 0, 0, 0
         present = octets_there(there)
@@ -474,10 +474,10 @@ def _putter(leaves: _Leaves) -> GroupPutter:
                 longs |= (planes & 0xFF) << LANES * burst
                 wholes |= (planes >> 8) << LANES * burst
         if rest:
-            mask, to = there >> lanes - rest & 0xFF, fields_at + 1 + _sum_below(sums, lanes // LANES)
+            mask, to = there >> int(lanes - rest) & 0xFF, fields_at + 1 + _sum_below(sums, lanes // LANES)
             planes = code_part(source, first + 4 * (lanes - rest), rest, limits, mask, target, to)
-            longs |= (planes & 0xFF) << lanes - rest
-            wholes |= (planes >> 8) << lanes - rest
+            longs |= (planes & 0xFF) << int(lanes - rest)
+            wholes |= (planes >> 8) << int(lanes - rest)
         return fields_at - at + _pack_codes(target, fields_at, sums >> 56 & 0xFF), there, longs, wholes
 
     return put
