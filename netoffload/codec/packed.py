@@ -449,6 +449,7 @@ def _putter(leaves: _Leaves) -> GroupPutter:
     def put(
         source: Uint8Array, first: int, lanes: int, limits: Limits, target: Uint8Array, at: int
     ) -> tuple[int, int, int, int]:
+        lanes = int(lanes)  # without a compiler it may be NumPy's, whose shifts overflow
         there = longs = wholes = 0
         rest = lanes % LANES
         if lanes == GROUP:  # as a constant, so that the compiler unrolls the bursts
@@ -458,7 +459,7 @@ def _putter(leaves: _Leaves) -> GroupPutter:
             for burst in range(lanes // LANES):
                 there |= mask_burst(source, first + BURST_LEN * burst, LANES, limits[0]) << LANES * burst
             if rest:
-                there |= mask_part(source, first + 4 * (lanes - rest), rest, limits[0]) << int(lanes - rest)
+                there |= mask_part(source, first + 4 * (lanes - rest), rest, limits[0]) << lanes - rest
         if there == 0:
             return 0, 0, 0, 0
         present = octets_there(there)
@@ -474,10 +475,10 @@ def _putter(leaves: _Leaves) -> GroupPutter:
                 longs |= (planes & 0xFF) << LANES * burst
                 wholes |= (planes >> 8) << LANES * burst
         if rest:
-            mask, to = there >> int(lanes - rest) & 0xFF, fields_at + 1 + _sum_below(sums, lanes // LANES)
+            mask, to = there >> lanes - rest & 0xFF, fields_at + 1 + _sum_below(sums, lanes // LANES)
             planes = code_part(source, first + 4 * (lanes - rest), rest, limits, mask, target, to)
-            longs |= (planes & 0xFF) << int(lanes - rest)
-            wholes |= (planes >> 8) << int(lanes - rest)
+            longs |= (planes & 0xFF) << lanes - rest
+            wholes |= (planes >> 8) << lanes - rest
         return fields_at - at + _pack_codes(target, fields_at, sums >> 56 & 0xFF), there, longs, wholes
 
     return put
@@ -495,7 +496,7 @@ def _getter(leaves: _Leaves) -> GroupGetter:
         target: Uint8Array,
         target_at: int,
     ) -> tuple[int, int, int]:
-        width, there, lanes = group
+        width, there, lanes = group[0], group[1], int(group[2])
         bursts, sums = (lanes + LANES - 1) // LANES, sums_of_bits(there)
         codes = sums >> 56 & 0xFF
         # The codes stand before the group's last floats: each burst's are read before its floats overwrite them.
