@@ -9,19 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared.quick_cases import by_day
+
 pytestmark = [pytest.mark.netns, pytest.mark.slow]
 
 PROGRAM = str(Path(__file__).with_name("programs") / "restart_cut.py")
 CASES = [
-    pytest.param(number, node, count, id=f"{number}-{node}-{count}")
+    (number, node, count)
     for count, numbers, nodes in ((20, ("TERM", "KILL"), ("0", "both")), (100, ("TERM", "KILL"), ("0",)))
     for number in numbers
     for node in nodes
 ]
+BY_DAY = [("TERM", "0", 20), ("KILL", "both", 20)]
 LIMIT_S = 60
 
 
-@pytest.mark.parametrize(("number", "node", "count"), CASES)
+@pytest.mark.parametrize(("number", "node", "count"), by_day(CASES, BY_DAY))
 def test_no_connection_hangs_after_a_restart_without_options(number: str, node: str, count: int) -> None:
     command = [sys.executable, PROGRAM, "--signal", number, "--node", node, "--count", str(count)]
     done = subprocess.run([*command, "--limit-s", str(LIMIT_S)], capture_output=True, text=True, timeout=110)

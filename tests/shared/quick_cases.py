@@ -23,4 +23,9 @@ def by_day(cases: Iterable[object], day: Collection[object]) -> list[Any]:
     """Return ``cases`` for ``parametrize``; all but those of ``day`` are marked for the night."""
     found = list(cases)
     assert all(case in found for case in day)
-    return [pytest.param(case, marks=() if case in day else pytest.mark.night) for case in found]
+    return [pytest.param(*_values(case), marks=() if case in day else pytest.mark.night) for case in found]
+
+
+def _values(case: object) -> tuple[object, ...]:
+    """Return the values of a case's parameters: a tuple has one for each."""
+    return case if isinstance(case, tuple) else (case,)

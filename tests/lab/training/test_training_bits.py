@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 import torch
 
-from tests.shared.quick_cases import with_quick
+from tests.shared.quick_cases import by_day, with_quick
 from tests.shared.training_bits import TABLE, alone, in_memory, in_processes, methods, runs
 
 KNOWN: Final[dict[str, dict[str, str]]] = json.loads(TABLE.read_text(encoding="utf-8"))
@@ -44,7 +44,7 @@ def test_threads_end_with_the_known_bits(case: tuple[str, str]) -> None:
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("nodes", ["2", "4"])
+@pytest.mark.parametrize("nodes", by_day(["2", "4"], ["2"]))
 def test_processes_end_with_the_known_bits(nodes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0 or not Path("/dev/net/tun").exists():
         pytest.skip("network namespaces and TAP need root and /dev/net/tun")
