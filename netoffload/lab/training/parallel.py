@@ -30,7 +30,7 @@ from netoffload.lab.training import data
 from netoffload.lab.training.config import Parallel, TrainSettings
 from netoffload.lab.training.dataset import Dataset
 from netoffload.lab.training.parallel_layers import ActivationExchange, split_sequence
-from netoffload.lab.training.replica import Batches, Replica, Travel, accuracy_of
+from netoffload.lab.training.replica import Batches, Replica, Travel, accuracy_of, build_model
 from netoffload.methods import Sent
 
 
@@ -44,7 +44,7 @@ class SplitReplica(Replica):
 
     def __init__(self, settings: TrainSettings, exchange: Exchange) -> None:
         """Build the model that ``settings`` names with the weights of its seed, and keep this rank's part."""
-        whole = settings.model_spec.build(settings.seed, settings.sample_shape)
+        whole = build_model(settings)
         self._first = first = settings.first_fully_connected(whole)
         assert isinstance(whole, nn.Sequential)
         self._is_model = settings.parallel == Parallel.MODEL
@@ -100,7 +100,7 @@ class SplitReplica(Replica):
         own = self.parameters[self.shared :].view(np.uint8)
         parts = [torch.from_numpy(octets.view(np.float32)) for octets in allgather_payloads(exchange, own)]
         settings = self._settings
-        whole = settings.model_spec.build(settings.seed, settings.sample_shape)
+        whole = build_model(settings)
         assert isinstance(whole, nn.Sequential)
         whole[: self._first].load_state_dict(self._before.state_dict())
         with torch.no_grad():

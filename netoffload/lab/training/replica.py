@@ -45,7 +45,14 @@ PASS_LABELS: Final = 16_000
 
 
 _drawing = threading.Lock()
-"""Held from seeding torch's random numbers until a forward has drawn them: ranks may be threads of one process."""
+"""Held from seeding torch's random numbers until a forward has drawn them, and while torch's layers draw their first
+weights: ranks may be threads of one process."""
+
+
+def build_model(settings: TrainSettings) -> nn.Module:
+    """Return the model that ``settings`` names, with the weights of its seed."""
+    with _drawing:
+        return settings.model_spec.build(settings.seed, settings.sample_shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +84,7 @@ class Replica:
         self.iteration = 0
         self.observe: Observe = lambda _start, _values: None
         self._loss_factor = settings.loss_scale
-        self._module = module or settings.model_spec.build(settings.seed, settings.sample_shape)
+        self._module = module or build_model(settings)
         # Only FullyConnected overwrites its gradients; torch's own layers add to what is there.
         self._adds_gradients = any(
             list(layer.parameters(recurse=False)) and not isinstance(layer, FullyConnected)
