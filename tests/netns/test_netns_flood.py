@@ -47,6 +47,6 @@ def test_connections_that_are_gone_leave_room_for_new_ones(kind: str) -> None:
 def test_a_flood_changes_no_established_flow_and_leaves_room() -> None:
     found = flood("spray", "--seconds", str(SECONDS), timeout_s=200)
     assert found["begun"] > 1000 * SECONDS
-    assert found["looks"] > SECONDS // 4, "the established flow was looked at seldom: the flood takes the cores"
+    assert found["looks"] > SECONDS
     assert found["share_on_wire_max"] < SHARE_MAX, found
     assert max(found["new_shares_on_wire"]) < SHARE_MAX, found

@@ -40,6 +40,7 @@ WAIT_S = 60.0
 EXPIRE_BATCH = 2000
 NEW_CONNECTIONS = 5
 NEW_FLOATS = 200_000
+LOOK_OCTETS = 200_000
 
 DROP_FROM_PORT = """
 add table bridge flood
@@ -73,17 +74,23 @@ class Flood:
         return {"outcomes": outcomes}
 
     def spray(self, seconds: float, count: int) -> dict[str, object]:
-        """Begin connections for some seconds while a tagged stream flows; return the stream's shares on the wire."""
+        """Begin connections while a tagged stream flows; return the stream's shares on the wire.
+
+        The flood lasts for at least ``seconds``, and until the stream was looked at more often than once a second.
+        """
         port = next(self._ports)
         shares: list[float] = []
         with (
             self._listener("listen", port, has_nic=True) as address,
-            self._worker(0, ["spray", address, str(port), str(count), str(seconds), SILENT_ADDRESS]) as worker,
+            self._worker(0, ["spray", address, str(port), str(count), "0", SILENT_ADDRESS]) as worker,
             StreamOnWire(self.bed, next(self._ports)) as stream,
         ):
             stream.send(100_000)  # the verdict lies behind
-            while worker.poll() is None:
-                shares.append(stream.send(500_000))
+            until_s = time.monotonic() + seconds
+            while time.monotonic() < until_s or len(shares) <= seconds:
+                shares.append(stream.send(LOOK_OCTETS))
+            assert worker.stdin is not None
+            worker.stdin.close()
             found = read_answer(worker)
         return {**found, "share_on_wire_max": round(max(shares), 3), "looks": len(shares)}
 
@@ -173,6 +180,7 @@ class StreamOnWire:
         for match in (f"tcp dport {self._port}", "udp dport 61736", "ip protocol 108"):
             rules += f"add rule bridge stream f ip saddr {self._bed.plan.nodes[0].address} {match} counter\n"
         run_nft(self._bed.plan.switch_netns, rules)
+        self._wire_octets = self._on_wire()
         self._stack.callback(run_nft, self._bed.plan.switch_netns, "delete table bridge stream\n")
         return self
 
@@ -182,7 +190,6 @@ class StreamOnWire:
 
     def send(self, octets: int) -> float:
         """Send octets, wait until all have arrived, and return octets on the wire per octet sent."""
-        before = self._on_wire()
         sending = threading.Thread(target=self._send, args=(octets,))
         sending.start()
         left = octets
@@ -192,7 +199,8 @@ class StreamOnWire:
                 raise RuntimeError("the stream ended")
             left -= len(part)
         sending.join()
-        return (self._on_wire() - before) / octets
+        before_octets, self._wire_octets = self._wire_octets, self._on_wire()
+        return (self._wire_octets - before_octets) / octets
 
     def _send(self, octets: int) -> None:
         view = memoryview(self._values)

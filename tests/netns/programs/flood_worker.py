@@ -5,7 +5,7 @@ listen     accept, and reset each connection
 hold       accept, and keep each connection open until standard input ends
 reset      connect, and wait for the peer's reset
 expire     connect; after a line from standard input write, and wait for the time-out
-spray      connect to open, closed and silent ports for SECONDS
+spray      connect to open, closed and silent ports until standard input ends
 ========== =======================================================================
 
 All sockets bear the tag. It prints ``ready`` when it listens or is connected, and a JSON line with what it did.
@@ -119,12 +119,11 @@ def expire(address: str, port: int, count: int, seconds: float) -> dict[str, obj
     return {"outcomes": outcomes}
 
 
-def spray(address: str, port: int, count: int, seconds: float, silent_address: str) -> dict[str, object]:
+def spray(address: str, port: int, count: int, silent_address: str) -> dict[str, object]:
     """Begin connections to an open port, closed ports and a silent host, as fast as it goes; keep ``count`` sockets."""
-    until_s = time.monotonic() + seconds
     kept: list[socket.socket] = []
     begun = 0
-    while time.monotonic() < until_s:
+    while not select.select([sys.stdin], [], [], 0)[0]:
         for target in ((address, port), (address, 2 + begun % 1000), (silent_address, 9)):
             sock = make_socket()
             sock.setblocking(False)
@@ -148,7 +147,7 @@ def main() -> None:
     if kind in ("listen", "hold"):
         found = listen(address, number[0], resets=kind == "listen")
     elif kind == "spray":
-        found = spray(address, *number, silent_address)
+        found = spray(address, number[0], number[1], silent_address)
     else:
         found = {"reset": be_reset, "expire": expire}[kind](address, *number)
     print(json.dumps({"kind": kind, "uid": os.getuid(), **found}), flush=True)
