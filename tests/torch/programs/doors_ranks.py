@@ -227,7 +227,7 @@ def kinds(rank: int) -> Any:
         layer = nn.Linear(4, 3, dtype=dtype)
         ours, theirs = (copy.deepcopy(nn.Sequential(table, layer)) for _ in range(2))
         forward, truth = DistributedDataParallel(ours), DistributedDataParallel(theirs)
-        forward.register_comm_hook(CompressionState(offload="inline", start_step=1), compress_hook)
+        forward.register_comm_hook(CompressionState(offload="inline", start_step=2), compress_hook)
         for step in range(3):
             words = torch.randint(0, 50, (20,), generator=torch.Generator().manual_seed(100 * step + rank))
             for module in (forward, truth):
@@ -236,7 +236,7 @@ def kinds(rank: int) -> Any:
             for mean, right in zip(ours.parameters(), theirs.parameters(), strict=True):
                 assert mean.grad is not None
                 assert right.grad is not None
-                is_exact = mean.grad.is_sparse or dtype is torch.float64 or step == 0
+                is_exact = mean.grad.is_sparse or dtype is torch.float64 or step < 2
                 error = float((mean.grad.to_dense() - right.grad.to_dense()).norm() / right.grad.to_dense().norm())
                 found += [mean.grad.is_sparse == right.grad.is_sparse, mean.grad.dtype == right.grad.dtype]
                 found.append(error < ((1e-12 if dtype is torch.float64 else 1e-6) if is_exact else 0.1))
