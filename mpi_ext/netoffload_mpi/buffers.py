@@ -49,16 +49,7 @@ def is_in_place(spec: Any) -> bool:
 
 
 def float_vector(spec: Any, *, writable: bool) -> Float32Array:
-    """Return the float32 vector that a buffer specification names, sharing its memory.
-
-    Args:
-        spec: the specification of one block.
-        writable: whether it will be written.
-
-    Raises:
-        BufferTypeError: the buffer is not float32, not contiguous, not in main memory, or read-only but ``writable``.
-        UsageError: a count or displacement is negative, or beyond the buffer.
-    """
+    """Return the float32 vector that a buffer specification names, sharing its memory."""
     if type(spec) is np.ndarray and spec.ndim == 1 and spec.dtype is _FLOAT32_DTYPE:  # a fast way for short calls
         flags = spec.flags
         if flags.c_contiguous and (flags.writeable or not writable):
@@ -70,10 +61,6 @@ def equal_blocks(spec: Any, size: int, *, writable: bool) -> tuple[Float32Array,
     """Return the vector of a specification that names ``size`` equal blocks, and their places.
 
     A count in the specification is the count of one block, as in mpi4py.
-
-    Raises:
-        BufferTypeError: as in :func:`float_vector`.
-        UsageError: the length is not a multiple of ``size``, or too short for the count.
     """
     vector = _block(spec, size, writable)
     if vector.size % size:
@@ -85,10 +72,6 @@ def uneven_blocks(spec: Any, size: int, *, writable: bool) -> tuple[Float32Array
     """Return the vector of a specification with counts and displacements, and the places of its ``size`` blocks.
 
     Without displacements blocks follow each other; without counts their lengths differ by at most one.
-
-    Raises:
-        BufferTypeError: as in :func:`float_vector`.
-        UsageError: there is not one count (and displacement) per rank, or a block reaches beyond the buffer.
     """
     parts = _split(spec, (tuple,))
     vector = _vector(parts, writable)
@@ -245,8 +228,7 @@ def _dlpack_memory(data: Any, writable: bool) -> memoryview[Any]:
         raise BufferTypeError(f"{type(data).__name__} cannot be used as a buffer: {error}") from error
 
 
-_FLOAT32 = (2, 32, 1)
-"""DLPack's DLDataType of float32: code, bits, lanes."""
+_FLOAT32 = (2, 32, 1)  # DLPack's DLDataType of float32: code, bits, lanes
 
 _DLTENSOR_TYPE = struct.Struct("=16x4xBBH")
 """Beginning of a DLTensor: a pointer and a device of 8 octets each, the number of dimensions, the type."""

@@ -31,8 +31,7 @@ class PlaneComm(MPI.Intracomm):
     _at: Place | None = None
     _calls: Calls[MpiPlane] | None = None
     _totals: CommInfo = CommInfo()
-    _last_info: CommInfo = CommInfo()
-    """``last_info`` of connections that :meth:`close` has closed; ``_totals`` likewise."""
+    _last_info: CommInfo = CommInfo()  # `last_info` of connections that `close` has closed; `_totals` likewise
 
     def __new__(cls, comm: MPI.Intracomm | None = None, *_: object, **__: object) -> Self:
         """Share the handle of ``comm``."""
@@ -52,11 +51,6 @@ class PlaneComm(MPI.Intracomm):
         per_call: bool = False,
         offload: str | None = None,
     ) -> None:
-        """Remember the settings; nothing is connected yet.
-
-        Raises:
-            UsageError: a codec without a bound or the reverse, or unknown ones; an unknown offload.
-        """
         self._settings = Settings(
             codec,
             bound_k,
@@ -69,11 +63,7 @@ class PlaneComm(MPI.Intracomm):
         )
 
     def exchange(self) -> TcpExchange:
-        """Return the connections, for use with ``netoffload.collectives``; collective at the first call.
-
-        Raises:
-            CollectiveError: a rank could not set up, or ranks differ in what they round by.
-        """
+        """Return the connections, for use with ``netoffload.collectives``; collective at the first call."""
         return self._data_plane().exchange
 
     def calls(self) -> Calls[MpiPlane]:
@@ -98,11 +88,7 @@ class PlaneComm(MPI.Intracomm):
         return self._last_info if self._calls is None else self._calls.last_info
 
     def totals(self) -> CommInfo:
-        """Return what all calls over these connections did; ask the NIC for its part if there is one.
-
-        Raises:
-            ControlError: the NIC does not answer.
-        """
+        """Return what all calls over these connections did; ask the NIC for its part if there is one."""
         calls = self._calls
         return self._totals if calls is None else with_nic(calls.totals, calls.plane.account.read(), None)
 
@@ -182,13 +168,7 @@ class PlaneComm(MPI.Intracomm):
         return self._at
 
     def _run(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
-        """Plan a call and carry it out, after those under way.
-
-        Args:
-            make: a plan function of the catalogue.
-            arguments: its positional arguments after the place.
-            options: its keyword arguments.
-        """
+        """Plan a call and carry it out, after those under way."""
         try:
             plan = make(self._place(), *arguments, **options)
         except Exception:

@@ -17,25 +17,16 @@ from netoffload_mpi.rendezvous import SET_UP_TIMEOUTS, MpiRendezvous, duplicate
 
 @dataclass
 class MpiPlane(DataPlane):
-    """A data plane of MPI's ranks.
+    """A data plane of MPI's ranks."""
 
-    Attributes:
-        mpi: a duplicate of the communicator. Only this plane uses it, so its MPI calls never meet the user's.
-    """
-
+    # A duplicate of the communicator. Only this plane uses it, so its MPI calls never meet the user's.
     mpi: MPI.Intracomm = field(default_factory=MPI.Intracomm)
 
 
 def connect(comm: MPI.Intracomm, settings: Settings) -> MpiPlane:
     """Agree with all ranks of a communicator and connect; collective.
 
-    Args:
-        comm: the ranks; the first set-up over a communicator duplicates it, later ones use that duplicate.
-        settings: settings of this communicator.
-
-    Raises:
-        UsageError: a setting of this rank is wrong.
-        CollectiveError: a rank could not set up, or ranks differ in what they round by.
+    The first set-up over a communicator duplicates it, later ones use that duplicate.
     """
     prepare()  # before duplicate(), which waits longer for a rank that compiles than a gather does
     mpi = duplicate(_duplicate_of(comm, settings.late_s), settings.late_s)

@@ -28,17 +28,11 @@ _OPERATIONS = (
 
 
 class Plan(NamedTuple):
-    """A call that can be carried out.
+    """A call that can be carried out."""
 
-    Attributes:
-        run: carries the call out.
-        lanes: the lanes that carry its data.
-        calling: the call in words, if the algorithm's name does not say all that must be the same on all ranks.
-    """
-
-    run: Callable[[MpiPlane], None]
-    lanes: tuple[Lane, ...] = (Lane.TAGGED,)
-    calling: str = ""
+    run: Callable[[MpiPlane], None]  # carries the call out
+    lanes: tuple[Lane, ...] = (Lane.TAGGED,)  # the lanes that carry its data
+    calling: str = ""  # the call in words, if the algorithm's name does not say all that must be the same on all ranks
 
 
 class Place(NamedTuple):
@@ -49,11 +43,7 @@ class Place(NamedTuple):
 
 
 def operation_of(op: MPI.Op) -> Operation:
-    """Return the operation for one of MPI's.
-
-    Raises:
-        UsageError: the operation makes no sense for float32, or the user defined it.
-    """
+    """Return the operation for one of MPI's."""
     for known, operation in _OPERATIONS:
         if op == known:
             return operation
@@ -71,11 +61,7 @@ def source_of(sendbuf: Any, target: Float32Array) -> Float32Array | None:
 
 
 def not_in_place(spec: Any) -> Any:
-    """Return a specification if it names a buffer.
-
-    Raises:
-        UsageError: it says that the data is in place.
-    """
+    """Return a specification if it names a buffer."""
     if is_in_place(spec):
         raise UsageError("MPI.IN_PLACE and None are for the root only: give this rank's buffer")
     return spec

@@ -17,23 +17,17 @@ from mpi4py import MPI
 from netoffload.errors import PeerLostError
 
 PAUSE_S_MIN: Final = 1e-5
-PAUSE_S_MAX: Final = 0.01
-"""Shortest and longest pause between two polls; each pause is twice the one before."""
+PAUSE_S_MAX: Final = 0.01  # shortest and longest pause between two polls; each pause is twice the one before
 
 SET_UP_TIMEOUTS: Final = 2
 """How many times ``timeout_s`` a gather of the set-up may take: a rank may wait for one connection in vain."""
 
 _TAG: Final = 0
-_abandoned: list[MPI.Request] = []
-"""Requests of messages that a rank never took: MPI may still read their buffers."""
+_abandoned: list[MPI.Request] = []  # requests of messages that a rank never took: MPI may still read their buffers
 
 
 def duplicate(comm: MPI.Intracomm, limit_s: float) -> MPI.Intracomm:
-    """Return a duplicate of ``comm``; collective.
-
-    Raises:
-        PeerLostError: not all ranks came within ``limit_s``. MPI does not say which.
-    """
+    """Return a duplicate of ``comm``; collective. MPI does not say which ranks did not come within ``limit_s``."""
     other, request = MPI.Intracomm(comm).Idup()
     if not _wait(request.Test, limit_s):
         _abandoned.append(request)
@@ -42,15 +36,9 @@ def duplicate(comm: MPI.Intracomm, limit_s: float) -> MPI.Intracomm:
 
 
 class MpiRendezvous:
-    """Allgathers over a private communicator; a :class:`~netoffload.transport.rendezvous.protocol.Rendezvous`.
-
-    Args:
-        comm: the ranks, all of which take part.
-        limit_s: how long a gather may take.
-    """
+    """Allgathers over a private communicator; a :class:`~netoffload.transport.rendezvous.protocol.Rendezvous`."""
 
     def __init__(self, comm: MPI.Intracomm, limit_s: float) -> None:
-        """Gather nothing yet."""
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
         world = MPI.COMM_WORLD.Get_group()
@@ -61,11 +49,7 @@ class MpiRendezvous:
         self._came: dict[int, deque[Any]] = {rank: deque() for rank in range(self.size)}
 
     def __call__(self, value: Any) -> list[Any]:
-        """Return every rank's value, in rank order.
-
-        Raises:
-            PeerLostError: a rank did not come; on all ranks that came.
-        """
+        """Return every rank's value, in rank order. If a rank does not come, all ranks that came raise."""
         sent = self._send(value, None)
         self._came[self.rank].append(value)
         try:

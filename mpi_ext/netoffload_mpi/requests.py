@@ -14,8 +14,7 @@ from mpi4py import MPI
 from netoffload.errors import NetOffloadError
 from netoffload.transport.messages.requests import Arrival, Outcome, Request, ended
 
-NOBODY = Arrival(MPI.PROC_NULL, MPI.ANY_TAG, 0)
-"""What a receive from ``MPI.PROC_NULL`` gets."""
+NOBODY = Arrival(MPI.PROC_NULL, MPI.ANY_TAG, 0)  # what a receive from `MPI.PROC_NULL` gets
 
 
 def describe(arrival: Arrival, status: MPI.Status | None, *, cancelled: bool = False) -> None:
@@ -61,9 +60,6 @@ class CompRequest(MPI.Request):
 
     If MPI was started with less than ``THREAD_MULTIPLE``, no other thread may tell it that a call has ended. Then these
     requests are inactive to MPI, and only the methods of this class wait for them.
-
-    Args:
-        request: the call.
     """
 
     def __new__(cls, *_: object) -> Self:
@@ -95,11 +91,7 @@ class CompRequest(MPI.Request):
         return True
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Sleep until the call is complete, and return True.
-
-        Raises:
-            CollectiveError: what went wrong with the call.
-        """
+        """Sleep until the call is complete, and return True."""
         self._request.join()
         self._finish(status)
         return True
@@ -138,11 +130,7 @@ class CompRequest(MPI.Request):
 
     @classmethod
     def Waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> int:
-        """Wait until a request is complete and return its index; ``MPI.UNDEFINED`` if no request is active.
-
-        Raises:
-            CollectiveError: the error of the call that ended.
-        """
+        """Wait until a request is complete and return its index; ``MPI.UNDEFINED`` if no request is active."""
         ours = _all_ours(requests)
         if ours is None:
             return super().Waitany(requests, status)
@@ -167,12 +155,8 @@ class CompRequest(MPI.Request):
     def Waitsome(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
         """Wait until some requests are complete and return their indices; None if no request is active.
 
-        Args:
-            requests: active or inactive requests.
-            statuses: the i-th status describes the request of the i-th index that is returned.
-
-        Raises:
-            CollectiveError: the first error among these requests; all of them become inactive first.
+        The i-th status describes the request of the i-th index. All of these requests become inactive before the first
+        error among them is raised.
         """
         ours = _all_ours(requests)
         if ours is None:

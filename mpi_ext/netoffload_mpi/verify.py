@@ -48,11 +48,7 @@ CALLS: Final[dict[str, Callable[[Float32Array, Float32Array, int], tuple[Any, ..
 
 
 def one_round(count: int, seed: int, timeout_s: float, offload: Offload | None = None) -> dict[str, Any]:
-    """Make every call on vectors of about ``count`` floats; return the record, the same on every rank.
-
-    Raises:
-        CollectiveError: a rank is lost, or ranks disagree.
-    """
+    """Make every call on vectors of about ``count`` floats; return the record, the same on every rank."""
     with CompComm(MPI.COMM_WORLD, timeout_s=timeout_s, offload=offload) as world:
         rank, size = world.rank, world.size
         count = -(-count // size) * size

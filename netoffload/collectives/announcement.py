@@ -61,36 +61,23 @@ _TEXT_OCTETS = 104
 _WORD = struct.Struct(f"!4sBBBxiIQ{_TEXT_OCTETS}s")
 _MAGIC = b"NOF3"
 _PAIR = struct.Struct("!Q")
-_BETWEEN = "\n"
-"""Stands between the caller's words and the algorithm's."""
+_BETWEEN = "\n"  # stands between the caller's words and the algorithm's
 
-ANNOUNCEMENT_OCTETS = _WORD.size
-"""128: what follows in a message of ``gathering`` begins at a cache line."""
+ANNOUNCEMENT_OCTETS = _WORD.size  # 128: what follows in a message of `gathering` begins at a cache line
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """What must be the same on every rank.
-
-    Attributes:
-        call: the call.
-        count: number of elements if it is the same on every rank; else 0.
-        tagged: whether data goes over the tagged channels.
-        operation: operation of a reduction; else None.
-        root: root of a rooted call; else ``NO_ROOT``.
-        details: further arguments of the algorithm in words, such as counts or groups.
-        calling: what the caller is doing, in words; empty: the algorithm's call says enough.
-        digest: checksum of ``details`` and ``calling`` as they were before a peer's were cut; 0: they are whole.
-    """
+    """What must be the same on every rank."""
 
     call: Call
-    count: int = 0
-    tagged: bool = False
-    operation: Operation | None = None
-    root: int = NO_ROOT
-    details: str = ""
-    calling: str = ""
-    digest: int = 0
+    count: int = 0  # number of elements if it is the same on every rank; else 0
+    tagged: bool = False  # whether data goes over the tagged channels
+    operation: Operation | None = None  # operation of a reduction; else None
+    root: int = NO_ROOT  # root of a rooted call; else `NO_ROOT`
+    details: str = ""  # further arguments of the algorithm in words, such as counts or groups
+    calling: str = ""  # what the caller is doing, in words; empty: the algorithm's call says enough
+    digest: int = 0  # checksum of `details` and `calling` as they were before a peer's were cut; 0: they are whole
 
     def to_octets(self) -> bytes:
         """Return the announcement's ``ANNOUNCEMENT_OCTETS`` octets."""
@@ -100,11 +87,7 @@ class Announcement:
 
     @classmethod
     def from_octets(cls, octets: bytes) -> Announcement:
-        """Return what a peer announced.
-
-        Raises:
-            CollectiveError: the octets are not an announcement of this version.
-        """
+        """Return what a peer announced."""
         magic, call, tagged, operation, root, digest, count, text = _WORD.unpack(octets)
         if magic != _MAGIC or call not in tuple(Call) or operation not in (0, *Operation):
             raise CollectiveError("a rank sent something that is no announcement: install the same version everywhere")
@@ -138,12 +121,7 @@ def counts_in_words(counts: Iterable[int]) -> str:
 
 
 def meet(exchange: Exchange, announcement: Announcement) -> None:
-    """Return when every rank is known to make the same call; see the module.
-
-    Raises:
-        CollectiveError: ranks disagree; the message names two of them.
-        PeerLostError: a rank is lost, or later than the exchange's limit.
-    """
+    """Return when every rank is known to make the same call; else raise an error that names two that differ."""
     announcement = replace(announcement, calling=exchange.calling) if exchange.calling else announcement
     ours = announcement.to_octets()
     pairs = pairs_of(exchange)
@@ -205,10 +183,6 @@ def barrier(exchange: Exchange) -> None:
     """Return when every rank has entered.
 
     Unlike an MPI barrier it sleeps instead of spinning, so a rank that arrives early leaves its core to the NICs.
-
-    Raises:
-        PeerLostError: a rank is lost.
-        CollectiveError: a rank is in another call.
     """
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.BARRIER))
@@ -217,9 +191,7 @@ def barrier(exchange: Exchange) -> None:
 def refuse(exchange: Exchange) -> None:
     """Meet the others in a call whose arguments this rank refuses; return if all ranks refuse theirs.
 
-    Raises:
-        CollectiveError: another rank accepts its arguments; all ranks hear of this rank's refusal.
-        PeerLostError: a rank is lost.
+    Else the others raise CollectiveError, which tells of this rank's refusal, and so does this rank.
     """
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.REFUSED))
@@ -230,14 +202,7 @@ def check_pair_counts(
 ) -> None:
     """Tell each peer how many elements it will get, hear how many it will send, and meet.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        sending: peer -> elements that it will get from this rank.
-        expecting: peer -> elements that this rank has room for.
-        unit: the name of an element, in the plural.
-
-    Raises:
-        CollectiveError: a peer's number differs; on every rank.
+    A peer's number that differs is an error on every rank. ``unit`` is the name of an element, in the plural.
     """
     heard = {peer: bytearray(_PAIR.size) for peer in expecting}
     sends = [(exchange.channel(peer, tagged=False), memoryview(_PAIR.pack(count))) for peer, count in sending.items()]

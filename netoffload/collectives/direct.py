@@ -30,21 +30,9 @@ def gather(
     root: int,
     tagged: bool,
 ) -> None:
-    """Collect every rank's ``own`` block on ``root``.
+    """Collect every rank's ``own`` block on ``root``, at ``spans`` of ``all_blocks``; other ranks use neither.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        own: contiguous vector; tagged: float32, untagged: any of ``EXACT_TYPES``, the same on all ranks.
-        all_blocks: on the root, where the blocks go; not used on other ranks.
-        spans: on the root, the place of each rank's block in ``all_blocks``; the root's own block is copied unless
-            ``own`` is this place already.
-        root: the rank that collects.
-        tagged: send over the tagged channels, where a NIC may compress.
-
-    Raises:
-        UsageError: a vector is not contiguous or cannot travel, there is no such root, or spans do not fit.
-        CollectiveError: ranks disagree on root or call, or a block is not as long as the root expects.
-        PeerLostError: a rank is lost.
+    Types are those of a ring, the same on all ranks. The root's own block is copied, unless it is in its place already.
     """
     data = octets_of(own, _types(tagged))
     check_root(exchange, root)
@@ -77,11 +65,7 @@ def scatter(
     root: int,
     tagged: bool,
 ) -> None:
-    """Hand every rank its block of ``all_blocks`` on ``root``: :func:`gather` backwards, with the same arguments.
-
-    Raises:
-        UsageError, CollectiveError, PeerLostError: as in :func:`gather`.
-    """
+    """Hand every rank its block of ``all_blocks`` on ``root``: :func:`gather` backwards, with the same arguments."""
     data = octets_of(own, _types(tagged))
     check_root(exchange, root)
     others = [peer for peer in range(exchange.size) if peer != root]
@@ -115,16 +99,7 @@ def alltoall(
 ) -> None:
     """Send ``source[source_spans[r]]`` to every rank r, and put its block at ``target[target_spans[r]]``.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        source: contiguous vector; tagged: float32, untagged: any of ``EXACT_TYPES``, the same on all ranks.
-        source_spans: one per rank.
-        target: contiguous vector of this type that does not overlap ``source``.
-        target_spans: one per rank, not overlapping.
-        tagged: send over the tagged channels, where a NIC may compress.
-
-    Raises:
-        UsageError, CollectiveError, PeerLostError: as in :func:`gather`.
+    Types are as in :func:`gather`. The vectors do not overlap, nor do the target's spans.
     """
     rank, size = exchange.rank, exchange.size
     outgoing, incoming = (

@@ -43,17 +43,8 @@ def is_short(count: int, size: int) -> bool:
 class ShortAllreduce:
     """An allreduce of one length, to carry out as often as needed; its plan is made once.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        count: number of floats, the same on all ranks.
-        tagged: announced as in :func:`~netoffload.collectives.ring.ring_allreduce`.
-        operation: how two values are combined.
-        quantise: as in ``ring_allreduce``.
-        rounded_hops: per rank, whether NICs round by ``quantise`` what it sends to its right neighbour on the tagged
-            channel; empty: nowhere.
-
-    Raises:
-        PeerLostError: the exchange is closed, or a rank that it needs is lost.
+    Arguments are as for :func:`~netoffload.collectives.ring.ring_allreduce`. ``rounded_hops`` says, per rank, whether
+    NICs round by ``quantise`` what it sends to its right neighbour on the tagged channel; empty: nowhere.
     """
 
     def __init__(
@@ -66,7 +57,6 @@ class ShortAllreduce:
         quantise: Quantise | None = None,
         rounded_hops: Sequence[bool] = (),
     ) -> None:
-        """Make the plan."""
         size = exchange.size
         quantise = quantise if size > 1 else None  # with one rank nothing travels, so nothing is rounded
         self._exchange = exchange
@@ -96,12 +86,7 @@ class ShortAllreduce:
         self._heard = heard.data[: len(self._word)]
 
     def __call__(self, source: Float32Array, target: Float32Array) -> None:
-        """Replace ``target`` by the reduction of every rank's ``source``, which may be the same vector.
-
-        Raises:
-            CollectiveError: ranks disagree on length or call.
-            PeerLostError: a rank is lost.
-        """
+        """Replace ``target`` by the reduction of every rank's ``source``, which may be the same vector."""
         round_ = self._round
         try:
             self._own[...] = source  # takes half as long as np.copyto

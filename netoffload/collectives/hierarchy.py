@@ -39,25 +39,18 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 
-TOPS = ("ring", "wa")
-"""How the groups' sums are added: by a ring, or by an aggregator."""
+TOPS = ("ring", "wa")  # how the groups' sums are added: by a ring, or by an aggregator
 
-Groups = Sequence[Sequence[int]]
-"""Ranks by group; every rank in exactly one."""
+Groups = Sequence[Sequence[int]]  # ranks by group; every rank in exactly one
 
 
 class SubExchange:
-    """Some ranks of an exchange as a smaller one; see :class:`~netoffload.collectives.exchange.Exchange`.
+    """Some ranks of an exchange as a smaller one, in which rank i is ``members[i]``. The calling rank is a member.
 
     It uses the same channels, so ranks must enter calls on overlapping sub-exchanges in the same order.
-
-    Args:
-        whole: the exchange of all ranks.
-        members: ranks of ``whole``; rank i of this exchange is ``members[i]``. The calling rank must be a member.
     """
 
     def __init__(self, whole: Exchange, members: Sequence[int]) -> None:
-        """Remember the members."""
         self._whole = whole
         self._members = tuple(members)
         self.rank = self._members.index(whole.rank)
@@ -132,22 +125,11 @@ def hierarchical_allreduce(
     quantise: Quantise | None = None,
     chunk_floats: int = CHUNK_FLOATS,
 ) -> None:
-    """Replace ``values`` on every rank by the reduction over all ranks, group by group.
+    """Replace ``values`` on every rank by the reduction over all ranks, group by group; ``groups`` are the same
+    everywhere.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: contiguous float32 vector, equally long on all ranks.
-        groups: the same on all ranks.
-        tagged: as in :func:`~netoffload.collectives.ring.ring_allreduce`; what an aggregator sends down is untagged.
-        top: ``ring`` or ``wa``.
-        operation: how two values are combined.
-        quantise: as in :func:`~netoffload.collectives.ring.ring_allreduce`.
-        chunk_floats: likewise.
-
-    Raises:
-        UsageError: not a contiguous float32 vector, groups that do not hold each rank once, or an unknown top.
-        CollectiveError: ranks disagree on length, groups or call.
-        PeerLostError: a rank is lost.
+    Arguments are as for :func:`~netoffload.collectives.ring.ring_allreduce`, but float32 only. ``top`` is how the
+    groups' sums are added. What an aggregator sends down is untagged.
     """
     octets_of(values)
     check_groups(groups, exchange.size)

@@ -34,8 +34,7 @@ from netoffload.errors import CollectiveError
 Payload = Uint8Array
 Encode = Callable[[Float32Array, int], Payload]
 """(values, block) -> payload; ``block`` is the index of the part of the vector, for state kept per block."""
-Decode = Callable[[Payload, int], Float32Array]
-"""(payload, block) -> values."""
+Decode = Callable[[Payload, int], Float32Array]  # (payload, block) -> values
 
 LIMIT_OCTETS = 1 << 32
 """A longer payload counts as an error, because its length alone decides how much memory the receiver takes."""
@@ -44,12 +43,7 @@ _LENGTH = struct.Struct("!Q")
 
 
 def allgather_payloads(exchange: Exchange, payload: Payload) -> list[Payload]:
-    """Return the payloads of all ranks, in rank order; collective.
-
-    Raises:
-        CollectiveError: a rank is in another call.
-        PeerLostError: a rank is lost.
-    """
+    """Return the payloads of all ranks, in rank order; collective."""
     peers = [rank for rank in range(exchange.size) if rank != exchange.rank]
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.PAYLOAD_GATHER))
@@ -58,16 +52,7 @@ def allgather_payloads(exchange: Exchange, payload: Payload) -> list[Payload]:
 
 
 def alltoall_payloads(exchange: Exchange, payloads: Sequence[Payload]) -> list[Payload]:
-    """Send every rank its payload, and return the payloads that all ranks have for this one, in rank order; collective.
-
-    Args:
-        exchange: the ranks; all of them make this call.
-        payloads: one per rank; this rank's own is returned as it is.
-
-    Raises:
-        CollectiveError: a rank is in another call.
-        PeerLostError: a rank is lost.
-    """
+    """Send every rank its payload; return those of all ranks for this one, in rank order; collective."""
     outgoing = {rank: payload for rank, payload in enumerate(payloads) if rank != exchange.rank}
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.PAYLOAD_ALLTOALL))
@@ -76,12 +61,7 @@ def alltoall_payloads(exchange: Exchange, payloads: Sequence[Payload]) -> list[P
 
 
 def push_pull(exchange: Exchange, payload: Payload, *, server: int) -> Payload:
-    """Send ``payload`` to the server and return its answer; collective, together with :func:`serve_payloads`.
-
-    Raises:
-        CollectiveError: the server is in another call.
-        PeerLostError: the server is lost.
-    """
+    """Send ``payload`` to the server and return its answer; collective, together with :func:`serve_payloads`."""
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.PAYLOAD_SERVER, root=server))
         _swap(exchange, {server: payload}, ())
@@ -91,13 +71,7 @@ def push_pull(exchange: Exchange, payload: Payload, *, server: int) -> Payload:
 def serve_payloads(exchange: Exchange, reduce: Callable[[list[Payload]], Payload]) -> Payload:
     """Be the server of one :func:`push_pull` of all other ranks; return the answer that they got.
 
-    Args:
-        exchange: the workers and this server.
-        reduce: makes the answer from the workers' payloads, in rank order.
-
-    Raises:
-        CollectiveError: a worker is in another call.
-        PeerLostError: a worker is lost.
+    ``reduce`` makes the answer from the workers' payloads, in rank order.
     """
     workers = [rank for rank in range(exchange.size) if rank != exchange.rank]
     with aborting_on_error(exchange):
@@ -109,23 +83,10 @@ def serve_payloads(exchange: Exchange, reduce: Callable[[list[Payload]], Payload
 
 
 def ring_payloads(exchange: Exchange, values: Float32Array, encode: Encode, decode: Decode) -> int:
-    """Replace ``values`` on every rank by the sum over all ranks, encoded anew on every hop; in place.
+    """Replace ``values`` on every rank by the sum over all ranks, encoded anew on every hop; return the octets sent.
 
     Phase 1: rank r encodes a block, its right neighbour decodes it and adds its own term. Phase 2: the owner encodes
     the finished block once, and all ranks, the owner included, decode those octets.
-
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: float32[n], equally long on all ranks.
-        encode: makes a payload of a block.
-        decode: makes values of a payload.
-
-    Returns:
-        Octets that this rank sent.
-
-    Raises:
-        CollectiveError: ranks disagree on the call, or a block came with another length.
-        PeerLostError: a neighbour is lost.
     """
     rank, size = exchange.rank, exchange.size
     blocks = [slice(span.start, span.stop) for span in partition(values.size, size)]

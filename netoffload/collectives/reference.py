@@ -26,11 +26,6 @@ def ring_sum(
 
     Block b starts at rank b and goes once round: each rank adds the partial sum that reaches it to its own values, and
     the last one rounds the finished block.
-
-    Args:
-        vectors: one float32[n] per rank.
-        round_trip: how a hop rounds.
-        operation: how two values are combined.
     """
     size = len(vectors)
     result = np.empty_like(vectors[0])

@@ -44,11 +44,9 @@ from 64 KiB to 512 KiB. Tagged, where the emulated NICs' cores are the limit, th
 noise. It is a multiple of 8 floats, the codec's burst, so that bursts are whole except at the ends of blocks.
 """
 
-CHUNK_FLOATS_MIN = 16 * 1024
-"""64 KiB, the most that segmentation offload (TSO) hands over as one frame."""
+CHUNK_FLOATS_MIN = 16 * 1024  # 64 KiB, the most that segmentation offload (TSO) hands over as one frame
 
-CHUNK_FLOATS_MAX = 128 * 1024
-"""512 KiB: chunk and target together fit most second-level caches."""
+CHUNK_FLOATS_MAX = 128 * 1024  # 512 KiB: chunk and target together fit most second-level caches
 
 CHUNK_S = 1e-3
 """A chunk holds about 1 ms of data. Handling it costs the host about 50 us at any length, a twentieth of that, while
@@ -56,12 +54,7 @@ the next chunk arrives."""
 
 
 def chunk_for(rate_bps: float, round_trip_s: float) -> int:
-    """Return how many floats to add and forward at a time on a path: 1 ms of data, or a round-trip time if longer.
-
-    Args:
-        rate_bps: rate of the path.
-        round_trip_s: round-trip time of the path.
-    """
+    """Return how many floats to add and forward at a time on a path: 1 ms of data, or a round-trip time if longer."""
     floats = round(rate_bps / 8 / FLOAT_OCTETS * max(CHUNK_S, round_trip_s))
     return min(max(floats, CHUNK_FLOATS_MIN), CHUNK_FLOATS_MAX) // 8 * 8
 
@@ -77,20 +70,9 @@ def ring_allreduce(
 ) -> None:
     """Replace ``values`` on every rank by the reduction over all ranks, in place.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: contiguous vector, equally long on all ranks; tagged: float32, untagged: any of ``EXACT_TYPES``.
-        tagged: send over the tagged channels, where a NIC may compress.
-        operation: how two values are combined.
-        quantise: applied by the owner of a block to its finished sum, piece by piece and once per element, before the
-            block travels. Needed for bit-identical ranks when the channels are lossy. With one rank nothing travels
-            and nothing is quantised.
-        chunk_floats: floats that are added and forwarded at a time; need not be the same on all ranks.
-
-    Raises:
-        UsageError: the vector is not contiguous, or has a type that cannot travel.
-        CollectiveError: ranks disagree on length or call.
-        PeerLostError: a rank is lost.
+    Vectors are contiguous and equally long on all ranks; tagged ones are float32, untagged ones any of ``EXACT_TYPES``.
+    The owner of a block applies ``quantise`` to its finished sum, piece by piece and once per element, before the block
+    travels. On lossy channels ranks end bit-identical only so. ``chunk_floats`` may differ between ranks.
     """
     details = _type_in_words(values, tagged=tagged)
     with aborting_on_error(exchange):
@@ -112,17 +94,7 @@ def ring_reduce_scatter(
     """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks.
 
     The rest of ``values`` is overwritten with partial sums. Nothing is quantised, because a rank keeps its result.
-
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: as in :func:`ring_allreduce`.
-        spans: one per rank, the same on all ranks, not overlapping.
-        tagged: as in :func:`ring_allreduce`.
-        operation: as in :func:`ring_allreduce`.
-        chunk_floats: as in :func:`ring_allreduce`.
-
-    Raises:
-        UsageError, CollectiveError, PeerLostError: as in :func:`ring_allreduce`.
+    Spans are the same on all ranks, and do not overlap.
     """
     details = f"{_type_in_words(values, tagged=tagged)} parts {_in_words(spans)}".lstrip()
     with aborting_on_error(exchange):
@@ -138,17 +110,9 @@ def ring_allgather(
     tagged: bool,
     quantise: Quantise | None = None,
 ) -> None:
-    """Fill ``values`` on every rank with ``values[spans[r]]`` of every rank r.
+    """Fill ``values`` on every rank with ``values[spans[r]]`` of every rank r, who rounds it by ``quantise`` first.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: vector as in :func:`ring_allreduce`; this rank's span holds its contribution.
-        spans: one per rank, of the same lengths on all ranks, not overlapping.
-        tagged: as in :func:`ring_allreduce`.
-        quantise: applied by every rank to its own span, so that all ranks end bit-identical.
-
-    Raises:
-        UsageError, CollectiveError, PeerLostError: as in :func:`ring_allreduce`.
+    Spans have the same lengths on all ranks, and do not overlap.
     """
     details = f"{_type_in_words(values, tagged=tagged)} counts {counts_in_words(map(len, spans))}".lstrip()
     with aborting_on_error(exchange):

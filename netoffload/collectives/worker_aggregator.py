@@ -42,18 +42,8 @@ Update = Callable[[Float32Array], None]
 def worker_exchange(
     exchange: Exchange, gradient: Float32Array, parameters: Float32Array, *, aggregator: int, tagged: bool
 ) -> None:
-    """Send this worker's gradient, and receive the updated parameters in place.
-
-    Args:
-        exchange: the workers and the aggregator.
-        gradient: contiguous float32 vector.
-        parameters: contiguous float32 vector of the same length; overwritten.
-        aggregator: rank that calls :func:`aggregate`.
-        tagged: send the gradient over the tagged channel. The parameters always go untagged.
-
-    Raises:
-        UsageError: vectors of different lengths, or a worker that is its own aggregator.
-        PeerLostError: the aggregator is lost, or found that ranks disagree.
+    """Send this worker's gradient to the rank that calls :func:`aggregate`, and receive the updated parameters in
+    place.
     """
     _check_lengths(gradient, parameters)
     if aggregator == exchange.rank or not 0 <= aggregator < exchange.size:
@@ -63,19 +53,9 @@ def worker_exchange(
 
 
 def aggregate(exchange: Exchange, parameters: Float32Array, update: Update, *, tagged: bool) -> None:
-    """Sum the gradients of all other ranks, let ``update`` change ``parameters``, and send them to all.
+    """Sum the gradients of all other ranks, let ``update`` change ``parameters`` in place, and send them to all.
 
-    Args:
-        exchange: the workers and this aggregator.
-        parameters: contiguous float32 vector.
-        update: called once with the sum of the gradients (float32 vector, only valid during the call); changes
-            ``parameters`` in place.
-        tagged: receive the gradients over the tagged channels.
-
-    Raises:
-        UsageError: not a contiguous float32 vector, or there are no workers.
-        CollectiveError: a worker's length or call differs.
-        PeerLostError: a worker is lost.
+    ``update`` gets the sum, which is valid only during the call.
     """
     workers = tuple(rank for rank in range(exchange.size) if rank != exchange.rank)
     if not workers:
@@ -95,19 +75,8 @@ def tree_exchange(
 ) -> None:
     """Do this rank's part in a tree of aggregators: gradients are summed upwards, parameters come down.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        tree: the place of each rank (``schedule.aggregator_tree``), the same on all ranks.
-        gradient: contiguous float32 vector. A worker's is sent. The topmost aggregator's is overwritten with the sum.
-            Aggregators may pass an empty one.
-        parameters: contiguous float32 vector, equally long on all ranks; overwritten on all but the topmost.
-        update: called on the topmost rank, once, with the sum; changes ``parameters`` in place.
-        tagged: send gradients and partial sums over the tagged channels.
-
-    Raises:
-        UsageError: vectors of different lengths, or a tree of another number of ranks.
-        CollectiveError: ranks disagree on length, tree or call.
-        PeerLostError: a rank is lost.
+    The tree (``schedule.aggregator_tree``) is the same on all ranks. A worker's gradient is sent. The topmost rank's is
+    overwritten with the sum, and ``update`` called once with it. Aggregators may pass an empty gradient.
     """
     if len(tree) != exchange.size:
         raise UsageError(f"a tree of {len(tree)} ranks does not fit an exchange of {exchange.size}")
@@ -172,17 +141,8 @@ def aggregator_allreduce(
 ) -> None:
     """Replace ``values`` on every rank by the reduction over all ranks, which ``aggregator``, a worker too, computes.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: contiguous float32 vector, equally long on all ranks.
-        tagged: send values up over the tagged channels. The result comes down untagged, so all ranks end identical.
-        aggregator: the rank that computes: its own values first, then those of the others in rank order.
-        operation: how two values are combined.
-
-    Raises:
-        UsageError: not a contiguous float32 vector, or no such rank.
-        CollectiveError: ranks disagree on length or call.
-        PeerLostError: a rank is lost.
+    Its own values come first, then those of the others in rank order. The result comes down untagged, so all ranks end
+    identical.
     """
     octets_of(values)
     check_root(exchange, aggregator)
@@ -222,14 +182,8 @@ def _reduce(
 ) -> None:
     """Receive a vector of ``count`` floats from each rank below, and reduce them in rank order, piece by piece.
 
-    Args:
-        exchange: the ranks.
-        below: the ranks that send.
-        memory: a window for each of them.
-        count: floats of each vector.
-        take: called with the start of every finished piece and the piece, in order; valid only during the call.
-        tagged: receive over the tagged channels.
-        operation: how two values are combined.
+    ``memory`` holds a window for each of these ranks. ``take`` gets the start of every finished piece and the piece
+    itself, in order; it is valid only during the call.
     """
     windows = memory.reshape(len(below), _WINDOW_FLOATS)
     octets, length = [octets_of(window) for window in windows], _WINDOW_FLOATS * FLOAT_OCTETS

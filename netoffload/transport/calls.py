@@ -27,8 +27,7 @@ from netoffload.transport.wiring.lanes import Lane
 
 Work = Callable[[], None]
 
-_forks = 0
-"""How often this process is a fork of a fork: 0 in the first one that imports this."""
+_forks = 0  # how often this process is a fork of a fork: 0 in the first one that imports this
 
 
 def _count_fork() -> None:
@@ -40,20 +39,13 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 class Calls(Generic[Plane]):
-    """The calls of one communicator. :meth:`start` may be called from any thread.
-
-    Args:
-        plane: what calls work with; :meth:`close` closes it.
-    """
+    """The calls of one communicator; :meth:`close` closes its plane. :meth:`start` may be called from any thread."""
 
     def __init__(self, plane: Plane) -> None:
-        """Begin a new account."""
         self.plane = plane
         self._forks = _forks
-        self.totals = CommInfo()
-        """What all calls did, without the NIC's part."""
-        self.last_info = CommInfo()
-        """What the latest call did."""
+        self.totals = CommInfo()  # what all calls did, without the NIC's part
+        self.last_info = CommInfo()  # what the latest call did
         self._queue = CallQueue()
         self._share: NicShare | None = None
         # Held while a call is added to the totals: a call in the background and a message may end at the same time.
@@ -62,13 +54,8 @@ class Calls(Generic[Plane]):
     def run(self, call: Callable[[Plane], None], lanes: Sequence[Lane], calling: str = "") -> None:
         """Carry out a call, after those under way if there are any, and return when it has ended.
 
-        Args:
-            call: what to do.
-            lanes: the lanes that carry the call's data.
-            calling: the call in words, for errors; ranks whose words differ do not go on. Empty: the algorithm's own.
-
-        Raises:
-            CollectiveError: what went wrong with the call.
+        ``lanes`` carry the call's data. ``calling`` is the call in words, for errors; ranks whose words differ do not
+        go on. Empty: the algorithm's own words.
         """
         if self._forks != _forks:  # takes a tenth of os.getpid()
             self.plane.exchange.watch.refuse_in_fork()
@@ -96,9 +83,7 @@ class Calls(Generic[Plane]):
     def account(self, done: CommInfo) -> None:
         """Add what a call did to the totals, and check that it was compressed if the settings require that.
 
-        Raises:
-            CollectiveError: it was not compressed; the connections end, so that every rank hears of it.
-            ControlError: the NIC does not answer.
+        If it was not, the connections end, so that every rank hears of it.
         """
         plane = self.plane
         with self._accounting:
@@ -161,7 +146,6 @@ class CallQueue:
     """Calls of one communicator that were started and have not ended."""
 
     def __init__(self) -> None:
-        """Hold nothing; the thread starts with the first call."""
         self._calls = _Queued()
         self._end = weakref.finalize(self, self._calls.end)
         self._end.atexit = False

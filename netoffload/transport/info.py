@@ -19,8 +19,7 @@ from netoffload.control import request
 from netoffload.errors import CollectiveError
 
 SETTLE_ATTEMPTS = 20
-SETTLE_S = 2e-3
-"""How often, and at what interval, to ask the NIC again while octets that were sent have not reached it."""
+SETTLE_S = 2e-3  # how often, and at what interval, to ask the NIC again while octets that were sent have not reached it
 
 CLASS_COUNTERS = ("tx_class_0", "tx_class_8", "tx_class_16", "tx_class_32")
 
@@ -135,24 +134,15 @@ Connection = tuple[int, tuple[str, int], tuple[str, int], int]
 
 @dataclass
 class NicAccount:
-    """Asks this rank's NIC about one communicator's connections.
+    """Asks this rank's NIC about one communicator's connections."""
 
-    Attributes:
-        path: the NIC's control socket; None: no NIC.
-        connections: returns the communicator's tagged connections.
-    """
-
-    path: str | None
-    connections: Callable[[], Sequence[Connection]]
+    path: str | None  # the NIC's control socket; None: no NIC
+    connections: Callable[[], Sequence[Connection]]  # returns the communicator's tagged connections
     _start: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of_environment(cls, connections: Callable[[], Sequence[Connection]]) -> NicAccount:
-        """Return an account that begins with the present counters of the NIC at ``$NETOFFLOAD_CONTROL``.
-
-        Raises:
-            ControlError: the NIC does not answer.
-        """
+        """Return an account that begins with the present counters of the NIC at ``$NETOFFLOAD_CONTROL``."""
         account = cls(os.environ.get(ENV_CONTROL) or None, connections)
         account._start = account._ask_counters()
         return account
@@ -161,9 +151,6 @@ class NicAccount:
         """Return this communicator's share and all counters since set-up; None without a NIC.
 
         Wait a moment until what was sent has reached the NIC.
-
-        Raises:
-            ControlError: the NIC does not answer.
         """
         if self.path is None:
             return None
@@ -183,17 +170,11 @@ class NicAccount:
         return share, counters
 
     def require_compression(self, aside_octets: int = 0) -> None:
-        """Check that every tagged connection compressed what it carried.
+        """Check that every tagged connection compressed what it carried; else raise CollectiveError with flow and
+        reason.
 
-        A segment may go raw if compression would not have made it smaller.
-
-        Args:
-            aside_octets: octets of tagged calls that went untagged, because they were few. They need a connection
-                that would have compressed them.
-
-        Raises:
-            CollectiveError: a connection did not compress; the message names flow and reason.
-            ControlError: the NIC does not answer.
+        A segment may go raw if compression would not have made it smaller. ``aside_octets`` of tagged calls went
+        untagged, because they were few. They need a connection that would have compressed them.
         """
         if self.path is None:
             if aside_octets or any(sent for *_, sent in self.connections()):

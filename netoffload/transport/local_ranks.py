@@ -42,16 +42,7 @@ def run_tcp(
 ) -> list[Any]:
     """Run ``body`` on every rank; a rank's result is what it returned, or the CollectiveError that it raised.
 
-    Rank 0 is the calling thread.
-
-    Args:
-        size: number of ranks.
-        body: what a rank does.
-        timeout_s: as for a communicator.
-        late_s: likewise.
-        addresses: addresses of the ranks; default: all at 127.0.0.1.
-        marking: what their NICs take for tagged.
-        coding: codec and bound by which the ranks code by themselves; None: they do not code.
+    Rank 0 is the calling thread. ``addresses`` None: all ranks are at 127.0.0.1.
     """
     gathers = gatherers(size)
     prepare()  # here, or the others would take a rank that compiles for late or stuck

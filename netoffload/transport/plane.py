@@ -47,8 +47,7 @@ from netoffload.transport.wiring.lanes import Listeners
 
 Plane = TypeVar("Plane", bound="DataPlane")
 
-ENV_CHUNK = "NETOFFLOAD_CHUNK"
-"""Environment variable with the size of a chunk: ``256KiB``."""
+ENV_CHUNK = "NETOFFLOAD_CHUNK"  # environment variable with the size of a chunk: `256KiB`
 
 ENV_REQUIRE = "NETOFFLOAD_REQUIRE"
 """Environment variable; 1: a call raises an error if a tagged connection was not compressed."""
@@ -56,8 +55,7 @@ ENV_REQUIRE = "NETOFFLOAD_REQUIRE"
 
 LONG_OCTETS = 256 * 1024
 
-SHORT_KEPT = 32
-"""Lengths of short vectors for which memory is kept, some 100 KB each at most."""
+SHORT_KEPT = 32  # lengths of short vectors for which memory is kept, some 100 KB each at most
 
 
 @dataclass(frozen=True)
@@ -74,19 +72,11 @@ class Settings:
     offload: Offload | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a codec or bound that no NIC has, before a rank waits for the others.
-
-        Raises:
-            UsageError: one without the other, or unknown ones.
-        """
+        """Refuse a codec or bound that no NIC has, before a rank waits for the others."""
         asked_precision(self.codec, self.bound_k)
 
     def with_environment(self) -> Settings:
-        """Return the settings, completed from the environment's variables.
-
-        Raises:
-            UsageError: a chunk that is not a size, or less than one float; an unknown offload.
-        """
+        """Return the settings, completed from the environment's variables."""
         chunk = self.chunk_octets
         if chunk is None and (text := os.environ.get(ENV_CHUNK)):
             chunk = parse_size_octets(text)
@@ -104,27 +94,17 @@ class Settings:
 
 @dataclass
 class DataPlane:
-    """What a call works with.
-
-    Attributes:
-        exchange: the connections.
-        precision: what tagged data is rounded by; None: nothing.
-        quantise: the function that rounds so.
-        addresses: the address of each rank's data interface.
-        account: asks this rank's NIC what it did.
-        settings: the communicator's settings.
-    """
+    """What a call works with."""
 
     exchange: TcpExchange
-    precision: Precision | None
-    quantise: Quantise | None
-    addresses: Sequence[str]
-    account: NicAccount
-    settings: Settings
+    precision: Precision | None  # what tagged data is rounded by; None: nothing
+    quantise: Quantise | None  # the function that rounds so
+    addresses: Sequence[str]  # the address of each rank's data interface
+    account: NicAccount  # asks this rank's NIC what it did
+    settings: Settings  # the communicator's settings
     rounded_hops: Sequence[bool] = ()
     """Per rank, whether what it sends to its right neighbour is rounded on the way; empty: nowhere."""
-    offload: Offload = Offload.NIC
-    """Who compresses, as all ranks agreed; never ``AUTO``."""
+    offload: Offload = Offload.NIC  # who compresses, as all ranks agreed; never `AUTO`
     rate_bps: float = 0.0
     """Rate of the latest long call. (The kernel's estimate per connection is the rate of short bursts: on a path of
     50 Mb/s it was gigabits.)"""
@@ -178,15 +158,9 @@ class DataPlane:
 def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Plane]) -> Plane:
     """Agree with all ranks and connect; collective. A rank that has failed still takes part in every gather.
 
-    Args:
-        rendezvous: gathers values from all ranks.
-        host: the name or address under which the other ranks' hosts know this one.
-        settings: settings of this communicator.
-        kind: class of the plane to return.
-
-    Raises:
-        UsageError: a setting of this rank is wrong.
-        CollectiveError: a rank could not set up, or ranks differ in who compresses or in what they round by.
+    ``host`` is the name or address under which the other ranks' hosts know this one. ``kind`` is the class of the
+    plane. Raise UsageError if a setting of this rank is wrong, CollectiveError if a rank could not set up or ranks
+    differ.
     """
     prepare()  # before the other ranks wait for this one: it may compile for a minute
     own = Offer()
@@ -238,20 +212,10 @@ def wire_up(
     late_s: float = LATE_S_DEFAULT,
     coding: Quantiser | None = None,
 ) -> TcpExchange:
-    """Connect this rank with the others; collective.
+    """Connect this rank with the others; collective. The exchange closes ``listeners``.
 
-    Args:
-        rank: this rank.
-        offers: the offers of all ranks, in rank order.
-        listeners: this rank's listeners, whose ports are in its offer; the exchange closes them.
-        tos: ToS of tagged connections.
-        timeout_s: limit for making a connection, and for a silent peer.
-        late_s: limit for a peer that lives but does not come to a call.
-        coding: codec and bound by which both ends of tagged lanes code; None: they do not code.
-
-    Raises:
-        CollectiveError: a connection of any rank failed; on all ranks.
-        MalformedError: a rank offered no address.
+    ``coding`` is the codec and bound by which both ends of tagged lanes code; None: they do not code. If a connection
+    of any rank fails, all ranks raise.
     """
     for peer, offer in enumerate(offers):
         if len(offers) > 1 and not (offer.address and offer.ports):
@@ -264,14 +228,7 @@ def wire_up(
 def enter(watch: Watch, number: int, timeout_s: float, late_s: float) -> TcpExchange:
     """Add a context to a watch, start the watch if it is new, and return the context's exchange; collective.
 
-    Args:
-        watch: a new watch, or one that the caller keeps alive meanwhile.
-        number: the context's number, the same on all ranks.
-        timeout_s: the same limit as the watch's.
-        late_s: limit for a peer that lives but does not come to a call.
-
-    Raises:
-        CollectiveError: a rank is lost, or a connection of any rank failed; on all ranks.
+    The caller keeps a watch that is not new alive meanwhile. ``number`` is the same on all ranks.
     """
     exchange = TcpExchange(watch.rank, watch.links.size, watch.attach(number), timeout_s, late_s)
     try:
@@ -301,11 +258,7 @@ def _agree_together(
 
 
 def _hosts_and_names(gathered: Sequence[Any]) -> tuple[list[str], list[str | None]]:
-    """Return what the first gather brought: each rank's host, and the name of the connections that it could share.
-
-    Raises:
-        MalformedError: a rank sent something else.
-    """
+    """Return what the first gather brought: each rank's host, and the name of the connections that it could share."""
     for rank, words in enumerate(gathered):
         is_pair = isinstance(words, list) and len(words) == 2 and isinstance(words[0], str)
         if not is_pair or not isinstance(words[1], str | None):

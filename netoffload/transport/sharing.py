@@ -22,18 +22,12 @@ from netoffload.transport.wiring import nearby
 
 @dataclass(eq=False)
 class Shared:
-    """A group's watch, and what its ranks agreed on when they made it.
-
-    Attributes:
-        watch: the watch, which has the connections.
-        offers: the offers of all ranks.
-        marking: what this rank's NIC takes for tagged.
-        numbers: the numbers of later contexts.
-    """
+    """A group's watch, and what its ranks agreed on when they made it."""
 
     watch: Watch
-    offers: list[Offer]
-    marking: Marking | None
+    offers: list[Offer]  # the offers of all ranks
+    marking: Marking | None  # what this rank's NIC takes for tagged
+    # The numbers of later contexts.
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(FIRST_CONTEXT + 1))
 
     @property
@@ -49,12 +43,8 @@ _table: dict[Hashable, Shared] = {}
 def key_of(group: Hashable | None, rank: int, *asked: Hashable) -> Hashable | None:
     """Return the key of a group: set-ups with the same key may share a watch; None: this one shares none.
 
-    The key contains the process id, so a forked child shares none of its parent's connections.
-
-    Args:
-        group: name of the set of ranks.
-        rank: this rank.
-        asked: settings that all contexts of a watch share: the time limit, and how tagged lanes compress.
+    ``asked`` are the settings that all contexts of a watch share. The key contains the process id, so a forked child
+    shares none of its parent's connections.
     """
     if group is None:
         return None
@@ -65,9 +55,7 @@ def key_of(group: Hashable | None, rank: int, *asked: Hashable) -> Hashable | No
 def held(key: Hashable | None, marking: Marking | None) -> Iterator[Shared | None]:
     """Keep a group's watch alive while all ranks find out whether they have the same one; None if there is none.
 
-    Args:
-        key: the group's key.
-        marking: what this rank's NIC takes for tagged; a watch made with another marking does not count.
+    A watch made when this rank's NIC had another marking does not count.
     """
     with _lock:
         found = _table.get(key)

@@ -19,7 +19,6 @@ class BlocksOf(Protocol):
 
     def __call__(self, spec: Any, size: int, *, writable: bool) -> tuple[Float32Array, tuple[Span, ...]]:
         """Return a vector, and the places of its blocks."""
-        ...
 
 
 def plan_broadcast(place: Place, buf: Any, root: int = 0) -> Plan:

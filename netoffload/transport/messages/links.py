@@ -33,8 +33,7 @@ from netoffload.transport.wiring.lanes import CALL_LANES, EVERY, TAGGED_LANES, C
 REFUSED_S = 0.5
 """Time after which a rank that refused a connection counts as closed. If it died, the watch finds out sooner."""
 
-PROBE_S = 0.5
-"""Time in which a rank that lives takes a connection."""
+PROBE_S = 0.5  # time in which a rank that lives takes a connection
 
 
 def neighbours(rank: int, size: int) -> list[int]:
@@ -44,16 +43,7 @@ def neighbours(rank: int, size: int) -> list[int]:
 
 
 class Links:
-    """One rank's connections. Every method is called under the watch's lock.
-
-    Args:
-        rank: this rank.
-        offers: the offers of all ranks, in rank order.
-        listeners: this rank's listeners; :meth:`close` closes them.
-        tos: ToS of tagged connections.
-        timeout_s: limit for making a connection.
-        coding: codec and bound by which both ends of tagged lanes code; None: they do not code.
-    """
+    """One rank's connections. Every method is called under the watch's lock. :meth:`close` closes ``listeners``."""
 
     def __init__(
         self,
@@ -64,16 +54,12 @@ class Links:
         timeout_s: float = 30.0,
         coding: Quantiser | None = None,
     ) -> None:
-        """Make no connection yet."""
         self.rank = rank
         self.size = len(offers)
-        self.peers: dict[int, Peer] = {}
-        """The ranks with which this one has or wants a connection."""
+        self.peers: dict[int, Peer] = {}  # the ranks with which this one has or wants a connection
         self.connections: dict[Key, Connection] = {}
-        self.ended: set[int] = set()
-        """Contexts that this rank has closed."""
-        self._farewells: list[bytes] = []
-        """Farewells sent so far; a control lane that is made later sends them first."""
+        self.ended: set[int] = set()  # contexts that this rank has closed
+        self._farewells: list[bytes] = []  # farewells sent so far; a control lane that is made later sends them first
         self._offers = offers
         self._coding = coding
         self._joiner = Joiner(rank, offers, listeners, tos, timeout_s)
@@ -185,10 +171,8 @@ class Links:
     def register(self, poller: select.poll, mailbox: Mailbox | None, *, is_stopping: bool) -> dict[int, int]:
         """Register every connection with ``poller``; return the rank that each descriptor leads to.
 
-        Args:
-            poller: a new poller.
-            mailbox: says from which ranks messages are wanted; None: from no rank.
-            is_stopping: wait only for ranks to which control frames have yet to leave.
+        ``mailbox`` says from which ranks messages are wanted; None: from no rank. A watch that is stopping waits only
+        for ranks to which control frames have yet to leave.
         """
         peers_of: dict[int, int] = {}
 

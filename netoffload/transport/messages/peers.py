@@ -35,20 +35,15 @@ class Peer:
     wanted: set[tuple[Lane, int]] = field(default_factory=set)
     """Lanes and contexts of connections that stand, or are being made."""
     heard_s: float = 0.0
-    refused_s: float = math.inf
-    """When it refused a connection, because it has closed or died."""
-    outgoing: bytearray = field(default_factory=bytearray)
-    """Control frames that have not left."""
+    refused_s: float = math.inf  # when it refused a connection, because it has closed or died
+    outgoing: bytearray = field(default_factory=bytearray)  # control frames that have not left
     incoming: bytearray = field(default_factory=bytearray)
     outbox: deque[Send] = field(default_factory=deque)
     empty: list[Send] = field(default_factory=list)
     """Sends of messages without data, which end when the control lane stands."""
-    has_left: bool = False
-    """Whether it has closed everything: it said farewell, or refused a connection."""
-    left: set[int] = field(default_factory=set)
-    """The contexts that it has closed."""
-    sent_octets: int = 0
-    """Octets of messages sent to it."""
+    has_left: bool = False  # whether it has closed everything: it said farewell, or refused a connection
+    left: set[int] = field(default_factory=set)  # the contexts that it has closed
+    sent_octets: int = 0  # octets of messages sent to it
 
     @property
     def is_watched(self) -> bool:
@@ -88,11 +83,7 @@ class Peer:
         return self.has_left or context in self.left
 
     def read_message(self, rank: int, mailbox: Mailbox) -> None:
-        """Read once what ``mailbox`` wants from this peer, which is ``rank``.
-
-        Raises:
-            PeerLostError: its connection ended.
-        """
+        """Read once what ``mailbox`` wants from this peer, which is ``rank``."""
         into = mailbox.wanted(rank)
         if into is None or self.messages is None:
             return
@@ -107,11 +98,7 @@ class Peer:
         mailbox.filled(rank, count)
 
     def write_messages(self) -> None:
-        """Send what the kernel takes.
-
-        Raises:
-            OSError: the connection ended.
-        """
+        """Send what the kernel takes."""
         while self.outbox and self.messages is not None:
             first = self.outbox[0]
             with contextlib.suppress(BlockingIOError):

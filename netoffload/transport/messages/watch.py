@@ -40,58 +40,44 @@ from netoffload.transport.messages.peers import Peer, Send
 from netoffload.transport.messages.requests import Arrival, Request
 from netoffload.transport.wiring.lanes import CALL_LANES, EVERY, Connection, Key, Lane
 
-FIRST_CONTEXT = 1
-"""The context number of the communicator that starts the watch."""
+FIRST_CONTEXT = 1  # the context number of the communicator that starts the watch
 
 BEATS_PER_TIMEOUT = 4
-CHANGE_S = 0.2
-"""How long :meth:`Watch.is_free` waits for the lock. No other thread holds it so long, so the caller itself must."""
+CHANGE_S = 0.2  # how long `is_free` waits for the lock. No other thread holds it so long, so the caller itself must
 
 READ_OCTETS = 64 * 1024
 
 AHEAD_MAX = 64
 """Most contexts that peers name before this rank enters them. Its set-ups meet, so a peer is hardly ahead by one."""
 
-MESSAGES_MAX = 2**20
-"""Most messages that were announced and not received; their headers take memory."""
+MESSAGES_MAX = 2**20  # most messages that were announced and not received; their headers take memory
 
-GRACE_S = 1.0
-"""How long to wait for the reason why a connection ended, and for a farewell to leave."""
+GRACE_S = 1.0  # how long to wait for the reason why a connection ended, and for a farewell to leave
 
 
 class Watch:
     """One rank's watch, alive as long as it has contexts. Callers' threads use the public methods, its own does not.
 
-    Args:
-        links: this rank's connections; :meth:`release` closes them.
-        timeout_s: silence after which a rank is lost.
+    :meth:`release` closes ``links``. A rank that is silent for ``timeout_s`` is lost.
     """
 
     def __init__(self, links: Links, timeout_s: float) -> None:
-        """Watch nothing yet."""
-        self.failure: CollectiveError | None = None
-        """Why all contexts ended; None while they have not."""
+        self.failure: CollectiveError | None = None  # why all contexts ended; None while they have not
         self.rank = links.rank
         self.links = links
         self.mailbox = Mailbox()
-        self.lock = threading.Lock()
-        """Guards everything that both this thread and callers touch."""
+        self.lock = threading.Lock()  # guards everything that both this thread and callers touch
         self.changed = threading.Condition(self.lock)
         self.thread = threading.Thread(target=self._run, name=f"watch-{links.rank}", daemon=True)
         self._timeout_s = timeout_s
         self._contexts: dict[int, Context] = {}
-        self._ahead: set[int] = set()
-        """Contexts that a peer named, and this rank has not entered."""
+        self._ahead: set[int] = set()  # contexts that a peer named, and this rank has not entered
         self._holders = 0
         self._stopping = False
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def start(self) -> None:
-        """Begin to watch, and to connect with the neighbours.
-
-        Raises:
-            CollectiveError: the neighbours were not connected within ``timeout_s``, or a rank is lost.
-        """
+        """Begin to watch, and to connect with the neighbours; raise if they are not connected within ``timeout_s``."""
         with self.changed:
             if self.links.size == 1 or self.thread.ident is not None:
                 return
@@ -363,18 +349,13 @@ class Watch:
 class Context:
     """One communicator's part of a watch. Callers' threads use the public methods, the watch's own does not.
 
-    Args:
-        watch: the watch, which has the connections.
-        number: the number of this context; not ``EVERY``.
+    Made under the watch's lock. The number is not ``EVERY``.
     """
 
     def __init__(self, watch: Watch, number: int) -> None:
-        """Wait for nothing yet; made under the watch's lock."""
         self.number = number
-        self.failure: CollectiveError | None = watch.failure
-        """Why the context ended; None while it has not."""
-        self.shared = watch
-        """The watch, which contexts of the same ranks share."""
+        self.failure: CollectiveError | None = watch.failure  # why the context ended; None while it has not
+        self.shared = watch  # the watch, which contexts of the same ranks share
         self._rank = watch.rank
         self._lock, self._changed = watch.lock, watch.changed
         self._links, self._mailbox = watch.links, watch.mailbox
@@ -390,10 +371,8 @@ class Context:
             )
 
     def connection(self, peer: int, lane: Lane) -> Connection:
-        """Return the connection to ``peer``, and make it if there is none.
-
-        Raises:
-            CollectiveError: the context ended, or ``peer`` closed it.
+        """Return the connection to ``peer``, and make it if there is none; raise if the context ended or ``peer``
+        closed it.
         """
         key = Key.of(peer, lane, self.number)
         with self._changed:
@@ -424,11 +403,7 @@ class Context:
     def send(self, peer: int, tag: int, data: memoryview, words: str = "") -> Request:
         """Post a message of float32 to ``peer``, which may be this rank. It cannot be cancelled.
 
-        Args:
-            peer: the receiver.
-            tag: the message's tag.
-            data: its octets.
-            words: what it is, for the receiver.
+        ``words`` tell the receiver what it is.
         """
         self.refuse_in_fork()
         request = Request()
@@ -480,13 +455,7 @@ class Context:
     def probe(self, source: int | None, tag: int | None, *, wait: bool) -> Arrival | None:
         """Return what a receive would get, without receiving it; None as source or tag matches any.
 
-        Args:
-            source: the sender.
-            tag: the message's tag.
-            wait: sleep until there is such a message; else return None if there is none.
-
-        Raises:
-            CollectiveError: the context ended, or no such message can come.
+        If there is no such message, sleep until one comes (``wait``), or return None. Raise if none can come.
         """
         self.refuse_in_fork()
         with self._changed:

@@ -31,11 +31,9 @@ from netoffload.errors import CollectiveError, MalformedError, PeerLostError, Us
 from netoffload.transport.rendezvous.launchers import Attempt
 from netoffload.transport.rendezvous.protocol import GRACE_S, MAX_OCTETS, missing, parse
 
-PAUSE_S: Final = 0.05
-"""Pause between two attempts to connect to the first rank, which may start later."""
+PAUSE_S: Final = 0.05  # pause between two attempts to connect to the first rank, which may start later
 
-STRANGERS_MAX: Final = 64
-"""Most connections that have not said which rank they come from."""
+STRANGERS_MAX: Final = 64  # most connections that have not said which rank they come from
 
 BACKLOG: Final = 1024
 RECV_OCTETS: Final = 64 * 1024
@@ -56,11 +54,7 @@ class Address(NamedTuple):
 
 
 def parse_addresses(lines: Sequence[str]) -> list[Address]:
-    """Return the addresses of all ranks, from one ``host:port`` per line; empty lines and ``#`` comments are skipped.
-
-    Raises:
-        UsageError: a line is not an address.
-    """
+    """Return the addresses of all ranks, from one ``host:port`` per line; skip empty lines and ``#`` comments."""
     addresses = []
     for number, line in enumerate(lines, 1):
         if not (text := line.partition("#")[0].strip()):
@@ -73,11 +67,7 @@ def parse_addresses(lines: Sequence[str]) -> list[Address]:
 
 
 def read_addresses(path: Path) -> list[Address]:
-    """Return the addresses in a file; see :func:`parse_addresses`.
-
-    Raises:
-        UsageError: the file cannot be read, or a line is not an address.
-    """
+    """Return the addresses in a file; see :func:`parse_addresses`."""
     try:
         return parse_addresses(path.read_text(encoding="utf-8").splitlines())
     except OSError as error:
@@ -85,22 +75,13 @@ def read_addresses(path: Path) -> list[Address]:
 
 
 class AddressRendezvous:
-    """Allgathers between the ranks of a list.
+    """Allgathers between the ranks of a list, each within ``limit_s``.
 
-    Rank 0 knows from the list how many ranks there are, and takes connections only from these addresses.
-
-    Args:
-        addresses: the addresses of all ranks, in rank order.
-        rank: this rank.
-        limit_s: how long a gather may take.
-        attempt: which attempt of the job this process belongs to; None: as the environment says.
-
-    Raises:
-        UsageError: the list has no such rank, or rank 0 cannot listen at its address.
+    Rank 0 knows from the list how many ranks there are, and takes connections only from these addresses. ``attempt`` is
+    which one of the job this process belongs to; None: as the environment says.
     """
 
     def __init__(self, addresses: Sequence[Address], rank: int, limit_s: float, attempt: Attempt | None = None) -> None:
-        """Listen, on the first rank; make no connection yet."""
         if not 0 <= rank < len(addresses):
             raise UsageError(f"rank {rank} is not in the list of {len(addresses)} addresses, counted from 0")
         self.rank = rank
@@ -109,8 +90,7 @@ class AddressRendezvous:
         self._addresses = addresses
         self._limit_s = limit_s
         self._attempt = attempt or Attempt.of_environment()
-        self._lines: dict[int, _Line] = {}
-        """By rank: to rank 0, or on rank 0 from the others."""
+        self._lines: dict[int, _Line] = {}  # by rank: to rank 0, or on rank 0 from the others
         self._door = _Door(addresses) if rank == 0 and self.size > 1 else None
 
     @property
@@ -119,11 +99,8 @@ class AddressRendezvous:
         return self._addresses[self.rank].host
 
     def __call__(self, value: Any) -> list[Any]:
-        """Return every rank's value, in rank order.
-
-        Raises:
-            PeerLostError: a rank did not come, or ended; on all ranks that came.
-            MalformedError: a rank sent what no rank of this version sends; on all ranks that came.
+        """Return every rank's value, in rank order. If a rank does not come or sends nonsense, all ranks that came
+        raise.
         """
         if self.size == 1:
             return [value]
@@ -263,17 +240,13 @@ class _Line:
         self._came: deque[Any] = deque()
 
     def send(self, words: Any, deadline_s: float) -> None:
-        """Send a frame.
-
-        Raises:
-            OSError: the connection ended, or the other end took nothing until the deadline.
-        """
+        """Send a frame."""
         octets = json.dumps(words).encode()
         self.conn.settimeout(max(deadline_s - time.monotonic(), PAUSE_S))
         self.conn.sendall(_LENGTH.pack(len(octets)) + octets)
 
     def receive(self, deadline_s: float) -> Any:
-        """Return the next frame; errors are those of :meth:`take`, and TimeoutError."""
+        """Return the next frame; raise TimeoutError after the deadline, or as :meth:`take`."""
         while not self._came:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(errno.ETIMEDOUT, "timed out")
@@ -282,12 +255,7 @@ class _Line:
         return self._came.popleft()
 
     def take(self, flags: int = socket.MSG_DONTWAIT) -> list[Any]:
-        """Read once, and return the frames that are whole.
-
-        Raises:
-            OSError: the connection ended.
-            MalformedError: what came is no frame.
-        """
+        """Read once, and return the frames that are whole; raise OSError if the connection ended."""
         try:
             octets = self.conn.recv(RECV_OCTETS, flags)
         except BlockingIOError:
@@ -312,12 +280,10 @@ class _Door:
     """Rank 0's listener, and the connections that have not said which rank they come from."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
-        self.remark = ""
-        """What an error about missing ranks adds."""
+        self.remark = ""  # what an error about missing ranks adds
         self._addresses = addresses
         self._sources: dict[str, str] = {}
-        self._strangers: dict[int, _Line] = {}
-        """By descriptor, the oldest first."""
+        self._strangers: dict[int, _Line] = {}  # by descriptor, the oldest first
         try:
             self._listener = socket.create_server(addresses[0], backlog=BACKLOG)
         except OSError as error:

@@ -35,8 +35,7 @@ from netoffload.config import (
 from netoffload.control import request
 from netoffload.errors import CollectiveError, UsageError
 
-VERSION = 10
-"""Version of the data plane: ranks with different versions do not connect."""
+VERSION = 10  # version of the data plane: ranks with different versions do not connect
 
 TOKEN_OCTETS: Final = 16
 
@@ -58,15 +57,10 @@ class Precision:
 
 @dataclass(frozen=True)
 class Quantiser:
-    """Rounds a vector in place: a :data:`~netoffload.collectives.exchange.Quantise` that compiled code knows too.
+    """Rounds a vector in place: a :data:`~netoffload.collectives.exchange.Quantise` that compiled code knows too."""
 
-    Attributes:
-        codec_id: the codec that rounds.
-        bound_k: its error bound is 2**-bound_k.
-    """
-
-    codec_id: codec.CodecId
-    bound_k: int
+    codec_id: codec.CodecId  # the codec that rounds
+    bound_k: int  # its error bound is 2**-bound_k
 
     def __call__(self, values: Float32Array) -> None:
         """Replace ``values`` by what the codec makes of them."""
@@ -75,48 +69,30 @@ class Quantiser:
 
 @dataclass(frozen=True)
 class Marking:
-    """What makes a connection one that the NICs compress.
+    """What makes a connection one that the NICs compress."""
 
-    Attributes:
-        tos: ToS of both sockets.
-        ports: ranges, one of which contains a port of the connection; empty: any port.
-    """
-
-    tos: int = TOS_COMPRESS
-    ports: Ports = ()
+    tos: int = TOS_COMPRESS  # ToS of both sockets
+    ports: Ports = ()  # ranges, one of which contains a port of the connection; empty: any port
 
 
-UNTAGGED = Marking(tos=0)
-"""Marking of connections that the NICs do not compress."""
+UNTAGGED = Marking(tos=0)  # marking of connections that the NICs do not compress
 
 
 @dataclass(frozen=True)
 class Offer:
-    """One rank's side of the agreement.
+    """One rank's side of the agreement."""
 
-    Attributes:
-        version: version of the data plane.
-        address: IPv4 address where the rank listens.
-        ports: ports of its listeners, by whether their connections are tagged.
-        token: its part of the meeting's secret (``hello``).
-        marking: what its NIC takes for tagged; None: the rank uses no NIC.
-        precision: what its NIC, or its caller, says that tagged data is rounded by; None: exact.
-        failure: why it cannot take part; None: it can.
-        context: number of the new communicator; rank 0's counts.
-        offload: who is to compress.
-        coding: codec and bound that it would code by itself with; None: it is not to code.
-    """
-
-    version: int = VERSION
-    address: str = ""
-    ports: Mapping[bool, int] | None = None
+    version: int = VERSION  # version of the data plane
+    address: str = ""  # IPv4 address where the rank listens
+    ports: Mapping[bool, int] | None = None  # ports of its listeners, by whether their connections are tagged
+    # Its part of the meeting's secret (`hello`).
     token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_OCTETS), compare=False)
-    marking: Marking | None = None
-    precision: Precision | None = None
-    failure: str | None = None
-    context: int = 1
-    offload: Offload = Offload.NIC
-    coding: Precision | None = None
+    marking: Marking | None = None  # what its NIC takes for tagged; None: the rank uses no NIC
+    precision: Precision | None = None  # what its NIC, or its caller, says that tagged data is rounded by; None: exact
+    failure: str | None = None  # why it cannot take part; None: it can
+    context: int = 1  # number of the new communicator; rank 0's counts
+    offload: Offload = Offload.NIC  # who is to compress
+    coding: Precision | None = None  # codec and bound that it would code by itself with; None: it is not to code
 
     def to_words(self) -> dict[str, Any]:
         """Return the offer as JSON values, which a rendezvous carries."""
@@ -188,11 +164,7 @@ def _precision(words: Any) -> Precision | None:
 
 
 def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | None:
-    """Return what the caller wants tagged data rounded by; None: as the NIC does.
-
-    Raises:
-        UsageError: a codec without a bound or the reverse, or unknown ones.
-    """
+    """Return what the caller wants tagged data rounded by; None: as the NIC does."""
     if codec_name is None and bound_k is None:
         return None
     if codec_name is None or bound_k is None:
@@ -203,13 +175,7 @@ def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | 
 def own_offer(offload: Offload, asked: Precision | None) -> Offer:
     """Return the part of this rank's offer that says who compresses, and by which codec and bound.
 
-    Args:
-        offload: who is to compress.
-        asked: codec and bound that the caller names; None: the NIC's, or ``INLINE_CODEC``.
-
-    Raises:
-        UsageError: the NIC has another codec or bound, or cannot tell tagged connections from others.
-        ControlError: the NIC does not answer.
+    ``asked`` is what the caller names; None: the NIC's, or ``INLINE_CODEC``.
     """
     coding = asked or Precision(INLINE_CODEC, INLINE_BOUND_K)
     if offload is Offload.NIC:
@@ -226,12 +192,8 @@ def own_offer(offload: Offload, asked: Precision | None) -> Offer:
 def own_nic(asked: Precision | None) -> tuple[Marking | None, Precision | None]:
     """Return what this rank's NIC takes for tagged (None: there is no NIC), and what tagged data is rounded by.
 
-    Args:
-        asked: codec and bound that the caller names; None: the NIC's.
-
-    Raises:
-        UsageError: the NIC has another codec or bound, or cannot tell tagged connections from others.
-        ControlError: the NIC does not answer.
+    Raise UsageError if the NIC has another codec or bound than ``asked``, or cannot tell tagged connections from
+    others.
     """
     path = os.environ.get(ENV_CONTROL)
     if not path:
@@ -251,9 +213,6 @@ def own_address(gather: Gather, host: str) -> str:
 
     ``$NETOFFLOAD_ADDRESS`` if set, loopback if all ranks name the same host, else the address of the interface that
     routes to another rank's host.
-
-    Raises:
-        UsageError: there is no route to another host.
     """
     hosts = gather(host)
     if given := os.environ.get(ENV_ADDRESS):
@@ -272,17 +231,11 @@ def own_address(gather: Gather, host: str) -> str:
 
 
 class Agreement(NamedTuple):
-    """What all ranks do.
+    """What all ranks do."""
 
-    Attributes:
-        precision: what tagged data is rounded by; None: nothing.
-        marking: marking of tagged connections.
-        offload: who compresses; never ``AUTO``.
-    """
-
-    precision: Precision | None
-    marking: Marking
-    offload: Offload = Offload.NIC
+    precision: Precision | None  # what tagged data is rounded by; None: nothing
+    marking: Marking  # marking of tagged connections
+    offload: Offload = Offload.NIC  # who compresses; never `AUTO`
 
     @property
     def quantiser(self) -> Quantiser | None:
@@ -311,9 +264,6 @@ def agree(offers: Sequence[Offer]) -> Agreement:
     If NICs compress, a rank without a NIC, whose caller named no codec, rounds as the others do. NICs agree in the TCP
     handshake which connections they compress, so this rank's connections stay raw. But identical results need the same
     rounding everywhere.
-
-    Raises:
-        CollectiveError: a rank failed, or ranks differ.
     """
     for rank, offer in enumerate(offers):
         if offer.failure is not None:

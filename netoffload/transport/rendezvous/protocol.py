@@ -17,11 +17,9 @@ from typing import Any, Final, Protocol
 
 from netoffload.errors import MalformedError, PeerLostError
 
-MAX_OCTETS: Final = 1024 * 1024
-"""Longest value; a longer one comes from a stranger."""
+MAX_OCTETS: Final = 1024 * 1024  # longest value; a longer one comes from a stranger
 
-GRACE_S: Final = 2.0
-"""How much longer the other ranks wait than rank 0, whose error names the missing ranks."""
+GRACE_S: Final = 2.0  # how much longer the other ranks wait than rank 0, whose error names the missing ranks
 
 
 class Rendezvous(Protocol):
@@ -30,38 +28,23 @@ class Rendezvous(Protocol):
     @property
     def rank(self) -> int:
         """This rank, 0 .. size - 1."""
-        ...
 
     @property
     def size(self) -> int:
         """Number of ranks."""
-        ...
 
     @property
     def group(self) -> Hashable | None:
         """Name of this set of ranks: set-ups of the same group share connections; None: this one shares none."""
-        ...
 
     def __call__(self, value: Any) -> Sequence[Any]:
-        """Return every rank's value, in rank order; collective.
-
-        Raises:
-            PeerLostError: a rank did not come in time; the message names it.
-            MalformedError: a rank's value is no JSON.
+        """Return every rank's value, in rank order; collective. Raise PeerLostError with the ranks that did not come in
+        time.
         """
-        ...
 
 
 def parse(octets: bytes, source: str) -> Any:
-    """Return the JSON value in ``octets``.
-
-    Args:
-        octets: what came.
-        source: where it came from, for the error.
-
-    Raises:
-        MalformedError: the octets are no JSON, too long, or nested too deep.
-    """
+    """Return the JSON value in ``octets``, which came from ``source``; raise MalformedError if there is none."""
     if len(octets) > MAX_OCTETS:
         raise MalformedError(f"{source} is {len(octets)} octets long: no rank of this version sends that")
     try:

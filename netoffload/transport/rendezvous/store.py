@@ -39,8 +39,7 @@ PAUSE_S_MIN: Final = 0.0002
 PAUSE_S_MAX: Final = 0.05
 """Shortest and longest pause between two looks of rank 0; each is twice the one before while nothing changes."""
 
-SLACK_S: Final = 0.05
-"""A store's wait may end so much before its time limit."""
+SLACK_S: Final = 0.05  # a store's wait may end so much before its time limit
 
 _NONCE_OCTETS: Final = 16
 
@@ -50,32 +49,22 @@ class Store(Protocol):
 
     def set(self, key: str, value: str, /) -> object:
         """Set a value."""
-        ...
 
     def get(self, key: str, /) -> bytes:
         """Return a value that is there."""
-        ...
 
     def check(self, keys: list[str], /) -> bool:
         """Return whether all keys are there."""
-        ...
 
     def wait(self, keys: list[str], timeout: timedelta, /) -> object:
         """Return when all keys are there; raise RuntimeError, TimeoutError or OSError if they do not come in time."""
-        ...
 
 
 class StoreRendezvous:
-    """Allgathers over a key-value store that all ranks share.
+    """Allgathers over a key-value store that all ranks share, each within ``limit_s``; the first includes the meeting.
 
-    Args:
-        store: the store.
-        rank: this rank.
-        size: number of ranks.
-        limit_s: how long a gather may take; the first one includes the meeting.
-        prefix: prefix of the keys; sets of ranks that use the same store need different ones.
-        group: name of this set of ranks, if later set-ups of the same ranks shall share connections.
-        attempt: which attempt of the job this process belongs to; None: as the environment says.
+    Sets of ranks that use the same store need different prefixes. ``group`` names this set of ranks, if later set-ups
+    of the same ranks shall share connections. ``attempt`` is as for addresses.
     """
 
     def __init__(
@@ -88,7 +77,6 @@ class StoreRendezvous:
         group: Hashable | None = None,
         attempt: Attempt | None = None,
     ) -> None:
-        """Gather nothing yet."""
         self.rank = rank
         self.size = size
         self.group = group
@@ -100,13 +88,7 @@ class StoreRendezvous:
         self._gathers = 0
 
     def __call__(self, value: Any) -> list[Any]:
-        """Return every rank's value, in rank order.
-
-        Raises:
-            PeerLostError: a rank did not come.
-            MalformedError: a value in the store is none that a rank wrote.
-            CollectiveError: the store failed.
-        """
+        """Return every rank's value, in rank order."""
         deadline_s = time.monotonic() + self.limit_s
         try:
             if self._meeting is None:
@@ -182,12 +164,7 @@ class StoreRendezvous:
         return meeting
 
     def _heard(self, key: str, name: str) -> Any:
-        """Return what rank 0 wrote as ``name``.
-
-        Raises:
-            PeerLostError: it wrote an error instead.
-            MalformedError: it wrote neither.
-        """
+        """Return what rank 0 wrote as ``name``; raise PeerLostError if it wrote an error instead."""
         words = parse(self._store.get(key), "what rank 0 left in the store")
         if isinstance(words, dict) and "error" in words:
             raise PeerLostError(_text(words["error"]))
@@ -218,8 +195,7 @@ class _Ask:
 
     octets: bytes = b""
     nonce: str = ""
-    stale: str = ""
-    """Why its ask gets no answer."""
+    stale: str = ""  # why its ask gets no answer
 
 
 def _nonce() -> str:

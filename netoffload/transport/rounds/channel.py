@@ -8,15 +8,13 @@ from netoffload.errors import CollectiveError
 from netoffload.transport.messages.watch import Context
 from netoffload.transport.wiring.coded_socket import CodedSocket
 
-CLOSED = "it closed its connection"
-"""Reason given for an end of the stream, for which the kernel has no error text."""
+CLOSED = "it closed its connection"  # reason given for an end of the stream, for which the kernel has no error text
 
 
 class TcpChannel:
     """One connection; see :class:`~netoffload.collectives.exchange.Channel`."""
 
     def __init__(self, conn: socket.socket, peer: int, watch: Context) -> None:
-        """Use ``conn``, which the watch owns."""
         self.peer = peer
         self.conn = conn
         self.coded = conn if isinstance(conn, CodedSocket) else None

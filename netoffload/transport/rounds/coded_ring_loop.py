@@ -56,35 +56,21 @@ from netoffload.transport.wiring.chunks import (
     unpack,
 )
 
-_SPOILT = FAILED + 1
-"""Result of an attempt to receive: a chunk is damaged."""
+_SPOILT = FAILED + 1  # result of an attempt to receive: a chunk is damaged
 
 
 class CodedRingPlan(NamedTuple):
-    """A :class:`~netoffload.collectives.exchange.RingRound` in numbers. Positions in ``Port.state`` count floats.
+    """A :class:`~netoffload.collectives.exchange.RingRound` in numbers. Positions in ``Port.state`` count floats."""
 
-    Attributes:
-        values: float32[n].
-        words: uint32[n], the same memory.
-        octets: uint8[4 n], the same memory.
-        walk: int64[steps + 1, 2], first float of each span, and the one after its last.
-        reducing: as in ``RingRound``.
-        operation: as in ``RingRound``.
-        is_owner: whether the last reducing step rounds its result.
-        chunk_floats: floats that are coded at a time, up to ``CODED_FLOATS``.
-        codec_id: number of the codec.
-        bound_k: its bound.
-    """
-
-    values: Float32Array
-    words: Uint32Array
-    octets: Uint8Array
-    walk: Int64Array
+    values: Float32Array  # float32[n]
+    words: Uint32Array  # uint32[n], the same memory
+    octets: Uint8Array  # uint8[4 n], the same memory
+    walk: Int64Array  # int64[steps + 1, 2], first float of each span, and the one after its last
     reducing: int
     operation: int
-    is_owner: bool
-    chunk_floats: int
-    codec_id: int
+    is_owner: bool  # whether the last reducing step rounds its result
+    chunk_floats: int  # floats that are coded at a time, up to `CODED_FLOATS`
+    codec_id: int  # number of the codec
     bound_k: int
 
 

@@ -38,16 +38,13 @@ from netoffload.transport.rounds.meeting_loop import GatheringPlan
 from netoffload.transport.rounds.ring_loop import RingPlan
 from netoffload.transport.wiring.chunks import CODED_FLOATS, count_received, make_coding, pack, unpack
 
-MAIN_SLICE_NS: Final = 100_000_000
-"""Longest time that Ctrl-C has to wait; a shorter slice would cost more calls."""
+MAIN_SLICE_NS: Final = 100_000_000  # longest time that Ctrl-C has to wait; a shorter slice would cost more calls
 
-OTHER_SLICE_NS: Final = 2_000_000_000
-"""With this slice, a switch interval of 5 ms costs a four-hundredth of the time."""
+OTHER_SLICE_NS: Final = 2_000_000_000  # with this slice, a switch interval of 5 ms costs a four-hundredth of the time
 
 _NS: Final = 1e9
 
-_NUMBA: Final = sys.modules["numba"]
-"""What ``compiled`` has imported."""
+_NUMBA: Final = sys.modules["numba"]  # what `compiled` has imported
 
 _ZEROS: Final = np.zeros(loop_port.PATIENCE, np.int64).data
 
@@ -108,20 +105,11 @@ def standstill(peers: Sequence[int], limit_s: float, may_be_late: bool) -> PeerL
 
 
 class Driver:
-    """Carries out the rounds of one communicator, one at a time.
-
-    Args:
-        stopwatch: counts the times.
-        watch: knows why connections end.
-        timeout_s: time without data after which a call of ranks that have met is stuck.
-        late_s: how long a round waits for a rank that has not come.
-        lock: held while a round is under way.
-    """
+    """Carries out the rounds of one communicator, one at a time, and holds ``lock`` meanwhile."""
 
     def __init__(
         self, stopwatch: Stopwatch, watch: Context, timeout_s: float, late_s: float, lock: threading.RLock
     ) -> None:
-        """Carry out nothing yet."""
         self._lock = lock
         self._stopwatch = stopwatch
         self._watch = watch
@@ -194,13 +182,8 @@ class Driver:
         return True
 
     def _run(self, step: Step, sides: Callable[[], Sides], limit_s: float, *, may_be_late: bool) -> None:
-        """Call ``step`` until the round is done.
-
-        Args:
-            step: goes on; takes the slice and the limit of silence in nanoseconds, returns a result of ``loop_port``.
-            sides: returns the channels that the round uses at the moment: outward, inward.
-            limit_s: limit of silence.
-            may_be_late: see :meth:`~netoffload.collectives.exchange.Exchange.wait`.
+        """Call ``step`` until the round is done; ``sides`` returns the channels that it uses at the moment: outward,
+        inward.
         """
         state = self._port.state
         is_main = threading.get_ident() == threading.main_thread().ident

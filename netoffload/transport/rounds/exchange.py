@@ -41,19 +41,14 @@ from netoffload.transport.wiring.lanes import TAGGED_LANES, Lane
 
 TIMEOUT_S_DEFAULT = 30.0
 
-LATE_S_DEFAULT = 1800.0
-"""Half an hour, as long as ``torch.distributed`` waits for a rank."""
+LATE_S_DEFAULT = 1800.0  # half an hour, as long as `torch.distributed` waits for a rank
 
 
 class TcpExchange:
     """One rank's connections; see :class:`~netoffload.collectives.exchange.Exchange`. Made by ``plane.wire_up``.
 
-    Args:
-        rank: this rank.
-        size: number of ranks.
-        watch: this exchange's context of a running watch; :meth:`close` closes it.
-        timeout_s: silence after which a rank is lost, or a call is stuck.
-        late_s: how long a living rank may keep the others waiting for it.
+    ``watch`` is this exchange's context of a running watch; :meth:`close` closes it. A rank silent for ``timeout_s`` is
+    lost, a call without data for ``timeout_s`` is stuck. A living rank may be late by ``late_s``.
     """
 
     def __init__(
@@ -64,7 +59,6 @@ class TcpExchange:
         timeout_s: float = TIMEOUT_S_DEFAULT,
         late_s: float = LATE_S_DEFAULT,
     ) -> None:
-        """Take over the connections."""
         self.rank = rank
         self.size = size
         self.calling = ""
@@ -103,8 +97,7 @@ class TcpExchange:
     def begin_call(self) -> threading.Lock:
         """Reserve the channels of collectives for one call; the caller releases the lock that is returned.
 
-        Raises:
-            CollectiveError: another thread is in a call; on all ranks, because they cannot know which call comes first.
+        If another thread is in a call, all ranks raise, because they cannot know which call comes first.
         """
         if not self._calling.acquire(blocking=False):
             error = CollectiveError(

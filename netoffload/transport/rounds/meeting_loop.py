@@ -52,34 +52,19 @@ a busy process could take a slice of several milliseconds, though the peer is on
 
 
 class GatheringPlan(NamedTuple):
-    """A :class:`~netoffload.collectives.exchange.Gathering` in numbers.
+    """A :class:`~netoffload.collectives.exchange.Gathering` in numbers."""
 
-    Attributes:
-        said: uint8, as in ``Gathering``.
-        heard: uint8, likewise.
-        word_octets: likewise.
-        values: float32[ranks * n], the places.
-        words: uint32[ranks * n], the same memory.
-        result: float32, likewise.
-        spans: int64[ranks, 2], first float of each block, and the one after its last.
-        rounded_hops: uint8[ranks], 0 or 1.
-        rank: this rank.
-        operation: number of the operation.
-        codec_id: number of the codec that rounds, or ``NOT_ROUNDED``.
-        bound_k: its bound.
-    """
-
-    said: Uint8Array
-    heard: Uint8Array
+    said: Uint8Array  # uint8, as in `Gathering`
+    heard: Uint8Array  # uint8, likewise
     word_octets: int
-    values: Float32Array
-    words: Uint32Array
-    result: Float32Array
-    spans: Int64Array
-    rounded_hops: Uint8Array
+    values: Float32Array  # float32[ranks * n], the places
+    words: Uint32Array  # uint32[ranks * n], the same memory
+    result: Float32Array  # float32, likewise
+    spans: Int64Array  # int64[ranks, 2], first float of each block, and the one after its last
+    rounded_hops: Uint8Array  # uint8[ranks], 0 or 1
     rank: int
-    operation: int
-    codec_id: int
+    operation: int  # number of the operation
+    codec_id: int  # number of the codec that rounds, or `NOT_ROUNDED`
     bound_k: int
 
 
@@ -89,13 +74,8 @@ def run_meeting(
 ) -> int:
     """Send and receive announcements, round by round; the first round that receives another one than ``ours`` ends it.
 
-    Args:
-        pairs: int64[rounds, 2], descriptors to send to and to receive from.
-        slice_ns: as in :func:`~netoffload.transport.rounds.ring_loop.run_ring`.
-        limit_ns: likewise.
-        ours: uint8, this rank's announcement.
-        heard: uint8 of the same length, for the peer's announcement.
-        port: the meeting's state; at first all of ``state`` is zero except ``PATIENCE``.
+    ``pairs`` is int64[rounds, 2]: descriptors to send to and to receive from. ``heard`` is as long as ``ours``. At
+    first all of ``port.state`` is zero except ``PATIENCE``.
     """
     until_ns = now_ns(port.clock) + slice_ns
     while port.state[RECEIVING] < pairs.shape[0]:

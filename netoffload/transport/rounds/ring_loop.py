@@ -44,26 +44,15 @@ from netoffload.transport.rounds.loop_port import (
 
 
 class RingPlan(NamedTuple):
-    """A :class:`~netoffload.collectives.exchange.RingRound` in numbers.
+    """A :class:`~netoffload.collectives.exchange.RingRound` in numbers."""
 
-    Attributes:
-        values: float32[n].
-        words: uint32[n], the same memory.
-        staged: float32, one chunk.
-        walk: int64[steps + 1, 2], first octet of each span, and the one after its last.
-        reducing: as in ``RingRound``.
-        operation: as in ``RingRound``.
-        codec_id: number of the codec that rounds, or ``NOT_ROUNDED``.
-        bound_k: its bound.
-    """
-
-    values: Float32Array
-    words: Uint32Array
-    staged: Float32Array
-    walk: Int64Array
+    values: Float32Array  # float32[n]
+    words: Uint32Array  # uint32[n], the same memory
+    staged: Float32Array  # float32, one chunk
+    walk: Int64Array  # int64[steps + 1, 2], first octet of each span, and the one after its last
     reducing: int
     operation: int
-    codec_id: int
+    codec_id: int  # number of the codec that rounds, or `NOT_ROUNDED`
     bound_k: int
 
 
@@ -78,13 +67,8 @@ def begin(plan: RingPlan, port: Port) -> None:
 def run_ring(outward: int, inward: int, slice_ns: int, limit_ns: int, plan: RingPlan, port: Port) -> int:
     """Carry the ring out until it is done, an error occurs, or the slice is over; return which.
 
-    Args:
-        outward: non-blocking descriptor of the connection to the right neighbour.
-        inward: descriptor of the connection from the left neighbour; may be the same.
-        slice_ns: time after which to return ``GO_ON``.
-        limit_ns: sleep without any event after which to return ``SILENT``.
-        plan: what to do; the same in every call.
-        port: the state that the calls of one ring share; see :func:`begin`.
+    Descriptors are non-blocking, and may be the same. Sleep of ``limit_ns`` without any event gives ``SILENT``. The
+    calls of one ring share plan and port (:func:`begin`).
     """
     state, steps = port.state, plan.walk.shape[0] - 1
     until_ns = now_ns(port.clock) + slice_ns

@@ -56,33 +56,19 @@ class Step(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Hello:
-    """One of the three hellos.
-
-    Attributes:
-        step: which one.
-        rank: the sender.
-        to: the receiver.
-        lane: what the connection is for.
-        context: number of the context that the connection belongs to.
-        nonce: random octets of the sender, new for each connection.
-        mac: proof that the sender knows the secret, and what the other end said last.
-    """
+    """One of the three hellos."""
 
     step: Step
-    rank: int
-    to: int
-    lane: Lane
-    context: int = EVERY
+    rank: int  # the sender
+    to: int  # the receiver
+    lane: Lane  # what the connection is for
+    context: int = EVERY  # number of the context that the connection belongs to
+    # Random octets of the sender, new for each connection.
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_OCTETS))
-    mac: bytes = bytes(_MAC_OCTETS)
+    mac: bytes = bytes(_MAC_OCTETS)  # proof that the sender knows the secret, and what the other end said last
 
     def sealed(self, secret: bytes, heard: bytes = b"") -> Hello:
-        """Return the hello with its MAC.
-
-        Args:
-            secret: the meeting's.
-            heard: nonce of the other end; empty in a call.
-        """
+        """Return the hello with its MAC; ``heard`` is the other end's nonce, empty in a call."""
         return replace(self, mac=self._mac(secret, heard))
 
     def is_sealed(self, secret: bytes, heard: bytes = b"") -> bool:

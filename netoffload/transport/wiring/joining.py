@@ -36,17 +36,13 @@ T = TypeVar("T")
 _BIND_ADDRESS_NO_PORT: Final = 24
 """``IP_BIND_ADDRESS_NO_PORT``, linux/in.h: ``connect`` chooses the port, and only for its destination."""
 
-STRANGERS_MAX: Final = 64
-"""Most connections that have not said a right hello; the oldest is closed for a new one."""
+STRANGERS_MAX: Final = 64  # most connections that have not said a right hello; the oldest is closed for a new one
 
-RESERVE: Final = 4
-"""File descriptors kept for connections of ranks."""
+RESERVE: Final = 4  # file descriptors kept for connections of ranks
 
-ACCEPTS_MAX: Final = 256
-"""Most connections that are taken before other sockets have their turn."""
+ACCEPTS_MAX: Final = 256  # most connections that are taken before other sockets have their turn
 
-LIVES: Final = b"\0"
-"""What a rank that ends sends to whom it does not know."""
+LIVES: Final = b"\0"  # what a rank that ends sends to whom it does not know
 
 TRIES_MAX: Final = 8
 AGAIN_S: Final = 0.01
@@ -85,16 +81,12 @@ class _Opening:
 
     conn: socket.socket
     deadline_s: float
-    key: Key | None = None
-    """None until the end that connected has said a right hello."""
-    source: str = ""
-    """Where an accepted connection comes from; "": this rank made the connection."""
+    key: Key | None = None  # None until the end that connected has said a right hello
+    source: str = ""  # where an accepted connection comes from; "": this rank made the connection
     tries: int = 1
     is_connected: bool = False
-    said: Hello | None = None
-    """This end's latest hello."""
-    is_answered: bool = False
-    """Whether this end connected, and knows the other one."""
+    said: Hello | None = None  # this end's latest hello
+    is_answered: bool = False  # whether this end connected, and knows the other one
     heard: bytearray = field(default_factory=bytearray)
 
 
@@ -109,27 +101,17 @@ class _Again:
 
 
 class Joiner:
-    """Makes one rank's connections.
-
-    Args:
-        rank: this rank.
-        offers: the offers of all ranks, in rank order.
-        listeners: this rank's listeners, whose ports are in its offer; :meth:`close` closes them.
-        tos: ToS of tagged connections; 0: no connection is tagged.
-        timeout_s: limit for making a connection.
-    """
+    """Makes one rank's connections. :meth:`close` closes ``listeners``. With ``tos`` 0 no connection is tagged."""
 
     def __init__(
         self, rank: int, offers: Sequence[Offer], listeners: Listeners, tos: int = Marking.tos, timeout_s: float = 30.0
     ) -> None:
-        """Make no connection yet."""
         self._rank = rank
         self._offers = offers
         self._secret = secret_of(offer.token for offer in offers)
         self._tos = tos
         self._timeout_s = timeout_s
-        self._opening: dict[int, _Opening] = {}
-        """By descriptor, the oldest first."""
+        self._opening: dict[int, _Opening] = {}  # by descriptor, the oldest first
         self._again: list[_Again] = []
         self._knocks: dict[int, socket.socket] = {}
         self._events: list[Event] = []
