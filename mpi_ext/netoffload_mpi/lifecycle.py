@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from mpi4py import MPI
 
@@ -18,9 +18,24 @@ from netoffload.transport.info import CommInfo, with_nic
 from netoffload.transport.plane import Settings
 from netoffload.transport.rendezvous.agreement import Precision
 from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
+from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi.plane import MpiPlane, connect
-from netoffload_mpi.plans import Place, Plan
 from netoffload_mpi.requests import CompRequest
+
+
+class Plan(NamedTuple):
+    """A call that can be carried out."""
+
+    run: Callable[[MpiPlane], None]  # carries the call out
+    lanes: tuple[Lane, ...] = (Lane.TAGGED,)  # the lanes that carry its data
+    calling: str = ""  # the call in words, if the algorithm's name does not say all that must be the same on all ranks
+
+
+class Place(NamedTuple):
+    """Where this rank is in its communicator."""
+
+    rank: int
+    size: int
 
 
 class PlaneComm(MPI.Intracomm):

@@ -134,8 +134,11 @@ def meet(exchange: Exchange, announcement: Announcement) -> None:
 
 def pairs_of(exchange: Exchange) -> list[tuple[Channel, Channel]]:
     """Return, per round of a meeting, the channels to send and to receive on: to ranks 1, 2, 4, ... away."""
-    distances = [1 << round_ for round_ in range((exchange.size - 1).bit_length())]
-    return [(_untagged(exchange, distance), _untagged(exchange, -distance)) for distance in distances]
+
+    def channel(distance: int) -> Channel:
+        return exchange.channel((exchange.rank + distance) % exchange.size, tagged=False)
+
+    return [(channel(1 << round_), channel(-1 << round_)) for round_ in range((exchange.size - 1).bit_length())]
 
 
 def disagreement(rank: int, announcement: Announcement, behind: Channel, heard: bytes) -> CollectiveError:
@@ -163,10 +166,6 @@ def _unlike(theirs: Announcement, ours: Announcement) -> str:
     if replace(theirs, details="", calling="", digest=0) == replace(ours, details="", calling="", digest=0):
         return f"{done}, but its list goes on in another way"
     return f"{done} as {replace(theirs, calling='')} instead of {replace(ours, calling='')}"
-
-
-def _untagged(exchange: Exchange, distance: int) -> Channel:
-    return exchange.channel((exchange.rank + distance) % exchange.size, tagged=False)
 
 
 def _meet(exchange: Exchange, meeting: Meeting) -> None:
@@ -220,7 +219,7 @@ def check_pair_counts(
     meet(exchange, Announcement(Call.CONFIRM))
 
 
-def check_root(exchange: Exchange, root: int) -> None:
+def check_root(root: int, size: int) -> None:
     """Raise UsageError if ``root`` is not a rank."""
-    if not 0 <= root < exchange.size:
-        raise UsageError(f"root {root} is not a rank: there are {exchange.size}, counted from 0")
+    if not 0 <= root < size:
+        raise UsageError(f"root {root} is not a rank: there are {size}, counted from 0")

@@ -34,26 +34,7 @@ def gather(
 
     Types are those of a ring, the same on all ranks. The root's own block is copied, unless it is in its place already.
     """
-    data = octets_of(own, _types(tagged))
-    check_root(exchange, root)
-    others = [peer for peer in range(exchange.size) if peer != root]
-    if exchange.rank == root:
-        blocks = _blocks(exchange, all_blocks, spans, tagged)
-        _keep(blocks[root], own)
-        sending, expecting = {}, {peer: blocks[peer].size for peer in others}
-    else:
-        sending, expecting = {root: own.size}, {}
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.GATHER, tagged=tagged, root=root))
-        check_pair_counts(exchange, sending, expecting, _unit(own))
-        if exchange.rank == root:
-            move_all(
-                exchange,
-                [],
-                [(exchange.channel(one, tagged=tagged), octets_of(blocks[one], _types(tagged))) for one in others],
-            )
-        else:
-            move_all(exchange, [(exchange.channel(root, tagged=tagged), data)], [])
+    _through_root(exchange, Call.GATHER, own, all_blocks, spans, root, tagged)
 
 
 def scatter(
@@ -66,26 +47,34 @@ def scatter(
     tagged: bool,
 ) -> None:
     """Hand every rank its block of ``all_blocks`` on ``root``: :func:`gather` backwards, with the same arguments."""
-    data = octets_of(own, _types(tagged))
-    check_root(exchange, root)
-    others = [peer for peer in range(exchange.size) if peer != root]
-    if exchange.rank == root:
+    _through_root(exchange, Call.SCATTER, own, all_blocks, spans, root, tagged)
+
+
+def _through_root(
+    exchange: Exchange,
+    call: Call,
+    own: Vector,
+    all_blocks: Vector | None,
+    spans: Sequence[Span] | None,
+    root: int,
+    tagged: bool,
+) -> None:
+    is_root, is_gather = exchange.rank == root, call is Call.GATHER
+    octets_of(own, _types(tagged))
+    check_root(root, exchange.size)
+    pieces = {root: own}
+    if is_root:
         blocks = _blocks(exchange, all_blocks, spans, tagged)
-        _keep(own, blocks[root])
-        sending, expecting = {peer: blocks[peer].size for peer in others}, {}
-    else:
-        sending, expecting = {}, {root: own.size}
+        _keep(*((blocks[root], own) if is_gather else (own, blocks[root])))
+        pieces = {peer: block for peer, block in enumerate(blocks) if peer != root}
+    counts, is_sender = {peer: piece.size for peer, piece in pieces.items()}, is_root is not is_gather
     with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.SCATTER, tagged=tagged, root=root))
-        check_pair_counts(exchange, sending, expecting, _unit(own))
-        if exchange.rank == root:
-            move_all(
-                exchange,
-                [(exchange.channel(one, tagged=tagged), octets_of(blocks[one], _types(tagged))) for one in others],
-                [],
-            )
-        else:
-            move_all(exchange, [], [(exchange.channel(root, tagged=tagged), data)])
+        meet(exchange, Announcement(call, tagged=tagged, root=root))
+        check_pair_counts(exchange, counts if is_sender else {}, {} if is_sender else counts, _unit(own))
+        moves = [
+            (exchange.channel(peer, tagged=tagged), octets_of(piece, _types(tagged))) for peer, piece in pieces.items()
+        ]
+        move_all(exchange, moves if is_sender else [], [] if is_sender else moves)
 
 
 def alltoall(

@@ -27,7 +27,7 @@ from netoffload.collectives.announcement import Announcement, Call, disagreement
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Gathering, Quantise, combine, quantise_own
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import partition
-from netoffload.collectives.transfer import Piece, aborting_on_error, move_all
+from netoffload.collectives.transfer import aborting_on_error, move_all
 from netoffload.compiled.arrays import Float32Array
 
 SHORT_OCTETS: Final = 32 * 1024
@@ -109,17 +109,13 @@ def _gather(exchange: Exchange, round_: Gathering) -> None:
     for number, (ahead, behind) in enumerate(round_.pairs):
         round_.done = number + 1
         length = round_.octets_in(number)
-        _both_ways(exchange, (ahead, said[:word]), (behind, heard[:word]))
+        move_all(exchange, [(ahead, said[:word])], [(behind, heard[:word])], may_be_late=True)
         if heard[:word] != said[:word]:  # perhaps a call without values behind its announcement
             return
-        _both_ways(exchange, (ahead, said[word:length]), (behind, heard[word:length]))
+        move_all(exchange, [(ahead, said[word:length])], [(behind, heard[word:length])], may_be_late=True)
         start = word + (1 << number) * count
         said[start : start + length - word] = heard[word:length]
     _add_up(exchange, round_)
-
-
-def _both_ways(exchange: Exchange, outward: Piece, inward: Piece) -> None:
-    move_all(exchange, [outward], [inward], may_be_late=True)
 
 
 def _add_up(exchange: Exchange, round_: Gathering) -> None:

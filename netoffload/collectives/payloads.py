@@ -27,7 +27,7 @@ from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.exchange import Exchange, combine
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import allreduce_walk, partition
-from netoffload.collectives.transfer import aborting_on_error, move_all
+from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CollectiveError
 
@@ -134,8 +134,8 @@ def _swap(exchange: Exchange, outgoing: Mapping[int, Payload], sources: Iterable
     received = {peer: np.empty(_length(peer, word), np.uint8) for peer, word in words.items()}
     move_all(
         exchange,
-        [(channels[peer], _octets(payload)) for peer, payload in outgoing.items()],
-        [(channels[peer], _octets(payload)) for peer, payload in received.items()],
+        [(channels[peer], octets_of(payload, "B")) for peer, payload in outgoing.items()],
+        [(channels[peer], octets_of(payload, "B")) for peer, payload in received.items()],
     )
     return received
 
@@ -145,8 +145,3 @@ def _length(peer: int, word: bytearray) -> int:
     if length > LIMIT_OCTETS:
         raise CollectiveError(f"rank {peer} announces a payload of {length} octets: the limit is {LIMIT_OCTETS}")
     return int(length)
-
-
-def _octets(payload: Payload) -> memoryview:
-    # memoryview.cast refuses views of no elements.
-    return payload.data.cast("B") if payload.size else memoryview(bytearray())

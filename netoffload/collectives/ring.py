@@ -255,8 +255,11 @@ class _Round:
         """Receive once, reduce a chunk that became whole; return whether anything moved."""
         block = self._walk[self._receiving + 1]
         if self._received < block.stop:
-            is_reducing = self._receiving < self._reducing
-            count = self._receive_added(block) if is_reducing else self._receive_final(block)
+            if self._receiving < self._reducing:
+                count = self._receive_added(block)
+            else:  # finished values, in place
+                count = self._inward.receive_some(self._octets[self._received : block.stop])
+                self._received = self._reduced = self._received + count
             if count == 0:
                 return False
         if self._reduced == block.stop:
@@ -278,13 +281,6 @@ class _Round:
             if self._receiving == self._reducing - 1:  # the last step that reduces: this rank owns the block
                 quantise_own(self._exchange, self._quantise, target)
             self._reduced = chunk_end
-        return count
-
-    def _receive_final(self, block: Span) -> int:
-        """Receive finished values in place."""
-        count = self._inward.receive_some(self._octets[self._received : block.stop])
-        self._received += count
-        self._reduced = self._received
         return count
 
 

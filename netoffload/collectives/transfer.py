@@ -38,11 +38,6 @@ def aborting_on_error(exchange: Exchange) -> Iterator[None]:
         raise
 
 
-def send_all(exchange: Exchange, channel: Channel, data: memoryview) -> None:
-    """Send all of ``data``, and sleep while the peer is slower."""
-    move_all(exchange, [(channel, data)], [])
-
-
 def move_all(
     exchange: Exchange, sends: Sequence[Piece], receives: Sequence[Piece], *, may_be_late: bool = False
 ) -> None:

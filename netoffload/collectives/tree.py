@@ -25,7 +25,7 @@ def broadcast(
 ) -> None:
     """Replace ``values`` on every rank by those of ``root``, which rounds its own by ``quantise``."""
     octets_of(values)
-    check_root(exchange, root)
+    check_root(root, exchange.size)
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.BROADCAST, values.size, tagged, root=root))
         broadcast_round(exchange, values, root=root, tagged=tagged, quantise=quantise)
@@ -42,7 +42,7 @@ def reduce(
 ) -> None:
     """Replace ``values`` on ``root`` by the reduction over all ranks, on other ranks by partial sums."""
     octets_of(values)
-    check_root(exchange, root)
+    check_root(root, exchange.size)
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.REDUCE, values.size, tagged, operation, root=root))
         reduce_round(exchange, values, root=root, tagged=tagged, operation=operation, chunk_floats=chunk_floats)

@@ -23,7 +23,7 @@ from netoffload.collectives.announcement import Announcement, Call, check_root, 
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, combine
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import Branch
-from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of, send_all
+from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of
 from netoffload.collectives.tree import pass_down
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
@@ -122,11 +122,11 @@ def _exchange(
                 branch.children,
                 windows,
                 parameters.size,
-                lambda _, piece: send_all(exchange, above, octets_of(piece)),
+                lambda _, piece: move_all(exchange, [(above, octets_of(piece))], []),
                 tagged=tagged,
             )
         else:
-            send_all(exchange, above, upward)
+            move_all(exchange, [(above, upward)], [])
         # The rank above may be late: an update may take long.
         pass_down(exchange, downward, branch, tagged=False, may_be_late=above is not None)
 
@@ -145,7 +145,7 @@ def aggregator_allreduce(
     identical.
     """
     octets_of(values)
-    check_root(exchange, aggregator)
+    check_root(aggregator, exchange.size)
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator))
         aggregator_round(exchange, values, aggregator=aggregator, tagged=tagged, operation=operation)
@@ -157,7 +157,7 @@ def aggregator_round(
     """Do :func:`aggregator_allreduce` for ranks that have met."""
     octets = octets_of(values)
     if exchange.rank != aggregator:
-        send_all(exchange, exchange.channel(aggregator, tagged=tagged), octets)
+        move_all(exchange, [(exchange.channel(aggregator, tagged=tagged), octets)], [])
         # The aggregator first receives from all others, over one link: that may take much longer than a time limit.
         move_all(exchange, [], [(exchange.channel(aggregator, tagged=False), octets)], may_be_late=True)
     elif below := [rank for rank in range(exchange.size) if rank != aggregator]:

@@ -2,7 +2,7 @@
 
 A transport turns sockets into an :class:`~netoffload.collectives.exchange.Exchange`, over which the algorithms of
 ``netoffload.collectives`` run. It knows neither MPI nor torch. Its caller passes a
-:class:`~netoffload.transport.rendezvous.protocol.Rendezvous`, which gathers one small value from each rank::
+:class:`~netoffload.transport.rendezvous.Rendezvous`, which gathers one small value from each rank::
 
     rank 0                                                    rank 1
     set_up ──── rendezvous: address, ports, codec ─────────── set_up          once
@@ -56,8 +56,8 @@ from netoffload.transport.calls import Calls
 from netoffload.transport.info import CommInfo, NicShare
 from netoffload.transport.messages.requests import Request, wait_all
 from netoffload.transport.plane import DataPlane, Settings, set_up
+from netoffload.transport.rendezvous import Rendezvous
 from netoffload.transport.rendezvous.addresses import Address, AddressRendezvous, parse_addresses, read_addresses
-from netoffload.transport.rendezvous.protocol import Rendezvous
 from netoffload.transport.rendezvous.store import Store, StoreRendezvous
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
+from operator import sub
 from typing import Any
 
 from netoffload.config import ENV_CONTROL, Offload
@@ -63,17 +64,9 @@ class NicShare:
 
     def __sub__(self, other: NicShare) -> NicShare:
         """Return what was added since ``other``."""
-        classes = [now - then for now, then in zip(self.class_floats, other.class_floats, strict=True)]
-        return NicShare(
-            self.raw_octets - other.raw_octets,
-            self.payload_octets - other.payload_octets,
-            self.wire_octets - other.wire_octets,
-            self.frames - other.frames,
-            self.bypassed_segments - other.bypassed_segments,
-            self.fallbacks - other.fallbacks,
-            (classes[0], classes[1], classes[2], classes[3]),
-            self.codec_s - other.codec_s,
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        since: list[Any] = [tuple(map(sub, a, b)) if isinstance(a, tuple) else a - b for a, b in pairs]
+        return NicShare(*since)
 
 
 @dataclass(slots=True)
@@ -203,18 +196,17 @@ class NicAccount:
                 if flow["direction"] == "tx"
             }
             rows = [(one, flows.get((*one[1], *one[2]))) for one in connections]
-            if all(not one[3] or (flow and _has_passed(flow, one[3])) for one, flow in rows):
+            # An entry counts segments that passed raw, but not their octets.
+            if all(
+                not one[3] or (flow and (flow["raw_octets"] >= one[3] or flow["bypassed_segments"]))
+                for one, flow in rows
+            ):
                 break
             time.sleep(SETTLE_S)
         return rows
 
     def _ask_counters(self) -> dict[str, int]:
         return {} if self.path is None else dict(request(self.path, "counters")["counters"])
-
-
-def _has_passed(flow: Mapping[str, Any], sent_octets: int) -> bool:
-    """Return whether the NIC has seen all octets; its entry counts raw segments, but not their octets."""
-    return bool(flow["raw_octets"] >= sent_octets or flow["bypassed_segments"])
 
 
 def with_nic(info: CommInfo, reading: tuple[NicShare, dict[str, int]] | None, before: NicShare | None) -> CommInfo:

@@ -28,6 +28,7 @@ from netoffload.errors import MalformedError, NetOffloadError, UsageError
 from netoffload.transport.info import NicAccount
 from netoffload.transport.messages.links import Links
 from netoffload.transport.messages.watch import FIRST_CONTEXT, Watch
+from netoffload.transport.rendezvous import Rendezvous
 from netoffload.transport.rendezvous.agreement import (
     Agreement,
     Marking,
@@ -39,7 +40,6 @@ from netoffload.transport.rendezvous.agreement import (
     own_address,
     own_offer,
 )
-from netoffload.transport.rendezvous.protocol import Rendezvous
 from netoffload.transport.rounds.driver import numba_found, prepare
 from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload.transport.sharing import Shared, held, keep, key_of

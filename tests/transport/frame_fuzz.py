@@ -10,8 +10,7 @@ from contextlib import closing
 
 from netoffload.errors import CollectiveError
 from netoffload.transport.messages.frames import Frame, Kind
-from netoffload.transport.messages.links import Links
-from netoffload.transport.messages.peers import Peer
+from netoffload.transport.messages.links import Links, Peer
 from netoffload.transport.messages.watch import FIRST_CONTEXT, Watch
 from netoffload.transport.rendezvous.agreement import Offer
 from netoffload.transport.wiring.lanes import Lane, Listeners

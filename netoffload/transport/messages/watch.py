@@ -34,9 +34,8 @@ from collections.abc import Callable, Collection
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import CollectiveError, MalformedError, PeerLostError, UsageError
 from netoffload.transport.messages.frames import Frame, Kind, farewell, reason_of, take_frames
-from netoffload.transport.messages.links import Links
+from netoffload.transport.messages.links import Links, Peer, Send
 from netoffload.transport.messages.mailbox import Mailbox, Message, Receive, hopeless
-from netoffload.transport.messages.peers import Peer, Send
 from netoffload.transport.messages.requests import Arrival, Request
 from netoffload.transport.wiring.lanes import CALL_LANES, EVERY, Connection, Key, Lane
 

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from netoffload.errors import CollectiveError, MalformedError, PeerLostError, UsageError
+from netoffload.transport.rendezvous import GRACE_S, MAX_OCTETS, missing, parse
 from netoffload.transport.rendezvous.launchers import Attempt
-from netoffload.transport.rendezvous.protocol import GRACE_S, MAX_OCTETS, missing, parse
 
 PAUSE_S: Final = 0.05  # pause between two attempts to connect to the first rank, which may start later
 

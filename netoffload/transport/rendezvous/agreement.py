@@ -40,7 +40,7 @@ VERSION = 10  # version of the data plane: ranks with different versions do not 
 TOKEN_OCTETS: Final = 16
 
 Gather = Callable[[Any], Sequence[Any]]
-"""Collective: takes a JSON value from each rank, returns all values in rank order (``protocol``)."""
+"""Collective: takes a JSON value from each rank, returns all values in rank order (a ``Rendezvous``)."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,14 @@ class Offer:
                 address=_address(words["address"]),
                 ports=_ports(words["ports"]),
                 token=token,
-                marking=None if marking is None else Marking(_number(marking[0], 0, 255), _ranges(marking[1])),
+                marking=None
+                if marking is None
+                else Marking(
+                    _number(marking[0], 0, 255),
+                    tuple(
+                        (_number(first, 1, 2**16 - 1), _number(last, first, 2**16 - 1)) for first, last in marking[1]
+                    ),
+                ),
                 precision=_precision(words["precision"]),
                 coding=_precision(words["coding"]),
                 offload=Offload(words["offload"]),
@@ -153,10 +160,6 @@ def _ports(words: Any) -> dict[bool, int] | None:
     if ports and len(ports) != 2:
         raise ValueError("a listener is missing")
     return ports
-
-
-def _ranges(words: Any) -> Ports:
-    return tuple((_number(first, 1, 2**16 - 1), _number(last, first, 2**16 - 1)) for first, last in words)
 
 
 def _precision(words: Any) -> Precision | None:

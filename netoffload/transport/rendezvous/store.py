@@ -32,8 +32,8 @@ from datetime import timedelta
 from typing import Any, Final, Protocol
 
 from netoffload.errors import CollectiveError, MalformedError, PeerLostError
+from netoffload.transport.rendezvous import GRACE_S, missing, parse
 from netoffload.transport.rendezvous.launchers import Attempt
-from netoffload.transport.rendezvous.protocol import GRACE_S, missing, parse
 
 PAUSE_S_MIN: Final = 0.0002
 PAUSE_S_MAX: Final = 0.05

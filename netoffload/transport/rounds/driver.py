@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -27,16 +28,15 @@ from netoffload.collectives import Stopwatch
 from netoffload.collectives.exchange import FLOAT_OCTETS, Gathering, Meeting, Quantise, RingRound
 from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.compiled.jit import JIT_DISABLED, compiled_for
-from netoffload.errors import PeerLostError
+from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.messages.watch import Context
 from netoffload.transport.rendezvous.agreement import Quantiser
-from netoffload.transport.rounds import coded_ring_loop, loop_port, meeting_loop, ring_loop
-from netoffload.transport.rounds.channel import CLOSED, TcpChannel
-from netoffload.transport.rounds.coded_ring_loop import CodedRingPlan
+from netoffload.transport.rounds import loop_port, meeting_loop, ring_loop
 from netoffload.transport.rounds.loop_port import Port
 from netoffload.transport.rounds.meeting_loop import GatheringPlan
-from netoffload.transport.rounds.ring_loop import RingPlan
+from netoffload.transport.rounds.ring_loop import CodedRingPlan, RingPlan
 from netoffload.transport.wiring.chunks import CODED_FLOATS, count_received, make_coding, pack, unpack
+from netoffload.transport.wiring.coded_socket import CodedSocket
 
 MAIN_SLICE_NS: Final = 100_000_000  # longest time that Ctrl-C has to wait; a shorter slice would cost more calls
 
@@ -48,7 +48,54 @@ _NUMBA: Final = sys.modules["numba"]  # what `compiled` has imported
 
 _ZEROS: Final = np.zeros(loop_port.PATIENCE, np.int64).data
 
+CLOSED = "it closed its connection"  # reason given for an end of the stream, for which the kernel has no error text
+
 Step = Callable[[int, int], int]
+
+
+class TcpChannel:
+    """One connection; see :class:`~netoffload.collectives.exchange.Channel`."""
+
+    def __init__(self, conn: socket.socket, peer: int, watch: Context) -> None:
+        self.peer = peer
+        self.conn = conn
+        self.coded = conn if isinstance(conn, CodedSocket) else None
+        """The connection if both ranks code on it, else None."""
+        self.sent_octets = 0
+        self._watch = watch
+
+    def send_some(self, data: memoryview) -> int:
+        """Hand a prefix of ``data`` to the kernel."""
+        try:
+            count = self.conn.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._watch.explain(self.peer, error.strerror or str(error)) from error
+        self.sent_octets += count
+        return count
+
+    def receive_some(self, into: memoryview) -> int:
+        """Take the octets that the kernel has."""
+        try:
+            count = self.conn.recv_into(into)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._watch.explain(self.peer, error.strerror or str(error)) from error
+        if count == 0:
+            raise self._watch.explain(self.peer, CLOSED)
+        return count
+
+    def ending(self) -> CollectiveError | None:
+        """Return why the exchange ended or the peer left; None if neither happened."""
+        return self._watch.ending(self.peer)
+
+    def fileno(self) -> int:
+        """Return the descriptor, -1 once it is closed."""
+        return self.conn.fileno()
+
+
 Sides = tuple[TcpChannel, TcpChannel]
 
 
@@ -81,7 +128,7 @@ def _prepare() -> None:
     ring_loop.run_ring(-1, -1, 0, 0, plan, port)
     octets, coding = np.empty(0, np.uint8), make_coding(0, 0)
     coded_plan = CodedRingPlan(nothing, nothing.view(np.uint32), octets, no_steps, 0, 0, False, 1, 0, 0)
-    coded_ring_loop.run_coded_ring(-1, -1, 0, 0, coded_plan, coding, coding, port)
+    ring_loop.run_coded_ring(-1, -1, 0, 0, coded_plan, coding, coding, port)
     pack(coding, np.zeros(4, np.uint8), 0, 1)
     count_received(coding, 0, 0)
     unpack(coding, coding.decoded.view(np.uint8), 0)
@@ -254,9 +301,9 @@ def _coded_ring(ring: RingRound, outward: TcpChannel, inward: TcpChannel, port: 
         min(ring.staged.size, CODED_FLOATS),
         *codec,
     )
-    coded_ring_loop.begin(plan, port)
+    ring_loop.begin(plan, port)
     codings = going.coding, coming.coding
-    return lambda *at: coded_ring_loop.run_coded_ring(at[0], at[1], at[2], at[3], plan, *codings, port)
+    return lambda *at: ring_loop.run_coded_ring(at[0], at[1], at[2], at[3], plan, *codings, port)
 
 
 def _drivable(ring: RingRound) -> Float32Array | None:

@@ -34,8 +34,7 @@ from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.messages.watch import Context
-from netoffload.transport.rounds.channel import CLOSED, TcpChannel
-from netoffload.transport.rounds.driver import Driver, standstill
+from netoffload.transport.rounds.driver import CLOSED, Driver, TcpChannel, standstill
 from netoffload.transport.wiring.coded_socket import CodedSocket
 from netoffload.transport.wiring.lanes import TAGGED_LANES, Lane
 

@@ -14,7 +14,7 @@ The header has its own checksum, because a receiver must trust the length before
 it would wait for octets that the peer never sends. The receiver also checks that the chunk fits into its buffer. So a
 damaged chunk gives a :class:`Fault`, and nothing is read or written past a buffer.
 
-A :class:`Coding` holds the buffers of one connection, for both directions. Compiled code (``coded_ring_loop``) and
+A :class:`Coding` holds the buffers of one connection, for both directions. Compiled code (``ring_loop``) and
 Python (``coded_socket``) both go on where its ``state`` says.
 
 This file is compiled into others, so ``netoffload.compiled.jit`` has it in the digest of its cache.
