@@ -22,7 +22,11 @@ from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.exchange import (
     Channel,
     Exchange,
+    Gathering,
+    Meeting,
     Quantise,
+    RingRound,
+    Stopwatch,
     quantise_own,
 )
 from netoffload.collectives.operations import Operation
@@ -51,14 +55,40 @@ class SubExchange:
         self._members = tuple(members)
         self.rank = self._members.index(whole.rank)
         self.size = len(self._members)
-        # All else is the whole exchange's: its times, its memory, and its end.
-        self.calling, self.stopwatch = whole.calling, whole.stopwatch
-        self.wait, self.drive, self.scratch = whole.wait, whole.drive, whole.scratch
-        self.abort, self.close = whole.abort, whole.close
+
+    @property
+    def calling(self) -> str:
+        """The words of the whole exchange."""
+        return self._whole.calling
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """The stopwatch of the whole exchange."""
+        return self._whole.stopwatch
 
     def channel(self, peer: int, *, tagged: bool) -> Channel:
         """Return the channel to member ``peer``."""
         return self._whole.channel(self._members[peer], tagged=tagged)
+
+    def wait(self, readable: Sequence[Channel], writable: Sequence[Channel], *, may_be_late: bool = False) -> None:
+        """Sleep in the whole exchange."""
+        self._whole.wait(readable, writable, may_be_late=may_be_late)
+
+    def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
+        """Carry a round out in the whole exchange."""
+        return self._whole.drive(round_)
+
+    def scratch(self, count: int) -> Float32Array:
+        """Return scratch memory of the whole exchange."""
+        return self._whole.scratch(count)
+
+    def abort(self, error: BaseException) -> None:
+        """Abort the whole exchange."""
+        self._whole.abort(error)
+
+    def close(self) -> None:
+        """Close the whole exchange."""
+        self._whole.close()
 
 
 def default_groups(size: int) -> list[list[int]]:

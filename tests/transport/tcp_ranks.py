@@ -45,8 +45,7 @@ class Watched(SubExchange):
         super().__init__(whole, range(whole.size))
         self.driven: list[bool] = []
         self._by_hand = by_hand
-        self.drive = self._drive
 
-    def _drive(self, round_: RingRound | Meeting | Gathering) -> bool:
-        self.driven.append(not self._by_hand and self._whole.drive(round_))
+    def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
+        self.driven.append(not self._by_hand and super().drive(round_))
         return self.driven[-1]
