@@ -138,7 +138,7 @@ class CompComm(Catalogue):
         describe(requests[0].arrival or NOBODY, status)
         seconds = time.perf_counter() - start_s
         payload_octets = octets - sum(request.outcome.saved_octets for request in requests)
-        calls = self._connected()
+        calls = self.calls()
         calls.account(
             CommInfo(1, octets, seconds, wire_s=seconds, payload_octets=payload_octets, offload=calls.plane.offload)
         )

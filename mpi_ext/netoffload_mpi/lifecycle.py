@@ -79,23 +79,25 @@ class PlaneComm(MPI.Intracomm):
 
     def exchange(self) -> TcpExchange:
         """Return the connections, for use with ``netoffload.collectives``; collective at the first call."""
-        return self._data_plane().exchange
+        return self.calls().plane.exchange
 
     def calls(self) -> Calls[MpiPlane]:
         """Return what carries out calls over the connections, also for others; collective at the first call."""
-        return self._connected()
+        if self._calls is None:
+            self._calls = Calls(connect(self, self._settings))
+        return self._calls
 
     def quantiser(self) -> Quantise | None:
         """Return the function with which the owner of a block rounds, None if exact; collective at the first call."""
-        return self._data_plane().quantise
+        return self.calls().plane.quantise
 
     def precision(self) -> Precision | None:
         """Return the agreed codec and bound, None if exact; collective at the first call."""
-        return self._data_plane().precision
+        return self.calls().plane.precision
 
     def offload(self) -> Offload:
         """Return who compresses, as the ranks agreed, never ``auto``; collective at the first call."""
-        return self._data_plane().offload
+        return self.calls().plane.offload
 
     @property
     def last_info(self) -> CommInfo:
@@ -189,7 +191,7 @@ class PlaneComm(MPI.Intracomm):
         except Exception:
             self._refuse(wait=True)
             raise
-        self._connected().run(*plan)
+        self.calls().run(*plan)
 
     def _start(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> CompRequest:
         """Plan a call and carry it out in the background; arguments as for :meth:`_run`."""
@@ -199,21 +201,13 @@ class PlaneComm(MPI.Intracomm):
             self._refuse(wait=False)
             raise
         # The set-up happens in the caller's thread, because it is collective and calls MPI.
-        return CompRequest(self._connected().start(*plan))
+        return CompRequest(self.calls().start(*plan))
 
     def _refuse(self, *, wait: bool) -> None:
         """Tell the other ranks, in their meeting, that this rank does not make the call that they make."""
         if self.Get_size() == 1:
             return
         with contextlib.suppress(NetOffloadError):  # the caller raises the cause
-            request = self._connected().refuse()
+            request = self.calls().refuse()
             if wait:
                 request.wait()
-
-    def _data_plane(self) -> MpiPlane:
-        return self._connected().plane
-
-    def _connected(self) -> Calls[MpiPlane]:
-        if self._calls is None:
-            self._calls = Calls(connect(self, self._settings))
-        return self._calls

@@ -42,11 +42,9 @@ class MpiPlane(DataPlane):
 
 
 def connect(comm: MPI.Intracomm, settings: Settings) -> MpiPlane:
-    """Agree with all ranks of a communicator and connect; collective.
-
-    The first set-up over a communicator duplicates it, later ones use that duplicate.
-    """
+    """Agree with all ranks of a communicator and connect; collective."""
     prepare()  # before duplicate(), which waits longer for a rank that compiles than a gather does
+    # The first set-up over a communicator duplicates it, later ones use that duplicate.
     mpi = duplicate(_duplicate_of(comm, settings.late_s), settings.late_s)
     try:
         gather = MpiRendezvous(mpi, SET_UP_TIMEOUTS * settings.timeout_s)
@@ -66,11 +64,9 @@ def _free(mpi: MPI.Intracomm, owner: int) -> None:
 
 
 def _duplicate_of(comm: MPI.Intracomm, limit_s: float = LATE_S_DEFAULT) -> MPI.Intracomm:
-    """Return this package's duplicate of a communicator; collective if there is none yet.
-
-    It is an attribute of the communicator, as MPI recommends for libraries. All objects with the same handle share it,
-    no duplicate inherits it, and it ends with the communicator.
-    """
+    """Return this package's duplicate of a communicator; collective if there is none yet."""
+    # An attribute of the communicator, as MPI recommends for libraries. All objects with the same handle share it, no
+    # duplicate inherits it, and it ends with the communicator.
     found = comm.Get_attr(_duplicate_key())
     if found is None:
         found = duplicate(comm, limit_s)

@@ -67,7 +67,6 @@ class CompRequest(MPI.Request):
         return super().__new__(cls)
 
     def __init__(self, request: Request) -> None:
-        """Become a request to MPI. That costs 2 us, so blocking calls do without."""
         self._request = request
         self._ending = _Ending(request.outcome)
         self._is_mpis = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
@@ -97,9 +96,8 @@ class CompRequest(MPI.Request):
         return True
 
     def Cancel(self) -> None:
-        """Cancel the call if it has not begun: a receive without a message, a collective still in the queue.
-
-        A send begins when it is posted, and cannot be cancelled.
+        """Cancel the call if it has not begun: a receive without a message, a collective still in the queue; never a
+        send.
         """
         self._request.cancel()
 

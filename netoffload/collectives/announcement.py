@@ -142,11 +142,9 @@ def pairs_of(exchange: Exchange) -> list[tuple[Channel, Channel]]:
 
 
 def disagreement(rank: int, announcement: Announcement, behind: Channel, heard: bytes) -> CollectiveError:
-    """Return the error for a ``rank`` that received another announcement from ``behind`` than its own.
-
-    The peer may have given up the call, and octets of it are left in the stream. Then the error is the peer's reason,
-    which may take a moment to arrive. A refusal is a reason by itself.
-    """
+    """Return the error for a ``rank`` that received another announcement from ``behind`` than its own."""
+    # The peer may have given up the call, and octets of it are left in the stream. Then the error is the peer's reason,
+    # which may take a moment to arrive. A refusal is a reason by itself.
     try:
         announcement, theirs = map(Announcement.from_octets, (announcement.to_octets(), heard))  # both cut
     except CollectiveError as error:
@@ -179,19 +177,14 @@ def _meet(exchange: Exchange, meeting: Meeting) -> None:
 
 
 def barrier(exchange: Exchange) -> None:
-    """Return when every rank has entered.
-
-    Unlike an MPI barrier it sleeps instead of spinning, so a rank that arrives early leaves its core to the NICs.
-    """
+    """Return when every rank has entered."""
+    # Unlike an MPI barrier it sleeps instead of spinning, so a rank that arrives early leaves its core to the NICs.
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.BARRIER))
 
 
 def refuse(exchange: Exchange) -> None:
-    """Meet the others in a call whose arguments this rank refuses; return if all ranks refuse theirs.
-
-    Else the others raise CollectiveError, which tells of this rank's refusal, and so does this rank.
-    """
+    """Meet the others in a call whose arguments this rank refuses; return if all ranks do, else all raise."""
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.REFUSED))
 
@@ -199,9 +192,8 @@ def refuse(exchange: Exchange) -> None:
 def check_pair_counts(
     exchange: Exchange, sending: dict[int, int], expecting: dict[int, int], unit: str = "floats"
 ) -> None:
-    """Tell each peer how many elements it will get, hear how many it will send, and meet.
-
-    A peer's number that differs is an error on every rank. ``unit`` is the name of an element, in the plural.
+    """Tell each peer how many elements it will get, hear how many it will send, and meet; if one differs, all ranks
+    raise.
     """
     heard = {peer: bytearray(_PAIR.size) for peer in expecting}
     sends = [(exchange.channel(peer, tagged=False), memoryview(_PAIR.pack(count))) for peer, count in sending.items()]

@@ -54,16 +54,11 @@ class Channel(Protocol):
         """Send a prefix of ``data`` and return its length in octets, 0 if nothing fits now."""
 
     def receive_some(self, into: memoryview) -> int:
-        """Fill a prefix of ``into`` (not empty) and return its length in octets; 0 if nothing is there now.
-
-        Raise PeerLostError if the peer is lost, and everything that it sent has been received.
-        """
+        """Fill a prefix of ``into`` (not empty) and return its length in octets; 0 if nothing is there now."""
 
     def ending(self) -> CollectiveError | None:
-        """Return why the exchange ended or the peer left, None if neither happens within a moment.
-
-        A peer may have given up a call whose octets are already in the stream; the reason comes a moment later.
-        """
+        """Return why the exchange ended or the peer left, None if neither happens within a moment."""
+        # A peer may have given up a call whose octets are already in the stream; the reason comes a moment later.
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,24 +141,19 @@ class Exchange(Protocol):
         """Sleep until one of ``readable`` has octets (or has ended) or one of ``writable`` takes some.
 
         Peers that ``may_be_late`` may not have entered this call yet: a transport that can tell late ranks from lost
-        ones waits longer for them. Raise PeerLostError, which names ranks, if one is lost or nothing happens for the
-        time limit. Raise CollectiveError with the reason if another rank ended the exchange.
+        ones waits longer for them. An error names the ranks that are lost or did nothing for the time limit.
         """
 
     def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
-        """Carry out a whole round if this transport has a faster way than channel by channel; else return False.
-
-        If it returns True, it has counted times and raised errors as :meth:`wait` and the channels would have.
-        """
+        """Carry out a whole round if this transport has a faster way than channel by channel; else return False."""
+        # If it returns True, it has counted times and raised errors as `wait` and the channels would have.
 
     def scratch(self, count: int) -> Float32Array:
         """Return a float32 vector of ``count`` elements, kept between calls; its content lasts for one call."""
 
     def abort(self, error: BaseException) -> None:
-        """Tell the other ranks why this one gives up, and end all channels.
-
-        The algorithms do so after an error, when streams are at unknown positions. A closed exchange ignores it.
-        """
+        """Tell the other ranks why this one gives up, and end all channels; a closed exchange ignores it."""
+        # The algorithms do so after an error, when streams are at unknown positions.
 
     def close(self) -> None:
         """End all channels."""

@@ -45,10 +45,9 @@ Groups = Sequence[Sequence[int]]  # ranks by group; every rank in exactly one
 
 
 class SubExchange:
-    """Some ranks of an exchange as a smaller one, in which rank i is ``members[i]``. The calling rank is a member.
+    """Some ranks of an exchange as a smaller one, in which rank i is ``members[i]``. The calling rank is a member."""
 
-    It uses the same channels, so ranks must enter calls on overlapping sub-exchanges in the same order.
-    """
+    # It uses the same channels, so ranks must enter calls on overlapping sub-exchanges in the same order.
 
     def __init__(self, whole: Exchange, members: Sequence[int]) -> None:
         self._whole = whole
@@ -125,11 +124,10 @@ def hierarchical_allreduce(
     quantise: Quantise | None = None,
     chunk_floats: int = CHUNK_FLOATS,
 ) -> None:
-    """Replace ``values`` on every rank by the reduction over all ranks, group by group; ``groups`` are the same
-    everywhere.
+    """Replace ``values`` on every rank by the reduction over all ranks, group by group; float32 only.
 
-    Arguments are as for :func:`~netoffload.collectives.ring.ring_allreduce`, but float32 only. ``top`` is how the
-    groups' sums are added. What an aggregator sends down is untagged.
+    Arguments are as for :func:`~netoffload.collectives.ring.ring_allreduce`. ``top`` is how the groups' sums are added.
+    What an aggregator sends down is untagged.
     """
     octets_of(values)
     check_groups(groups, exchange.size)

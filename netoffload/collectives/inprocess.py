@@ -46,7 +46,7 @@ def run_ranks(
     """Run ``body`` once per rank, each in its own thread, and return the results in rank order.
 
     ``codec`` is what tagged channels do to floats; None leaves them exact. A rank gives up after ``timeout_s`` of
-    silence. Raise the error of the first rank that failed by itself, and not because another rank ended.
+    silence.
     """
     fabric = _Fabric(codec, bound_k, capacity_octets)
     exchanges = [InProcessExchange(fabric, rank, size, timeout_s) for rank in range(size)]

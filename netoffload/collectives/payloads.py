@@ -69,10 +69,7 @@ def push_pull(exchange: Exchange, payload: Payload, *, server: int) -> Payload:
 
 
 def serve_payloads(exchange: Exchange, reduce: Callable[[list[Payload]], Payload]) -> Payload:
-    """Be the server of one :func:`push_pull` of all other ranks; return the answer that they got.
-
-    ``reduce`` makes the answer from the workers' payloads, in rank order.
-    """
+    """Be the server of one :func:`push_pull` of all other ranks; ``reduce`` makes the answer of their payloads."""
     workers = [rank for rank in range(exchange.size) if rank != exchange.rank]
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.PAYLOAD_SERVER, root=exchange.rank))
@@ -83,11 +80,7 @@ def serve_payloads(exchange: Exchange, reduce: Callable[[list[Payload]], Payload
 
 
 def ring_payloads(exchange: Exchange, values: Float32Array, encode: Encode, decode: Decode) -> int:
-    """Replace ``values`` on every rank by the sum over all ranks, encoded anew on every hop; return the octets sent.
-
-    Phase 1: rank r encodes a block, its right neighbour decodes it and adds its own term. Phase 2: the owner encodes
-    the finished block once, and all ranks, the owner included, decode those octets.
-    """
+    """Replace ``values`` on every rank by the sum over all ranks, encoded anew on every hop; return the octets sent."""
     rank, size = exchange.rank, exchange.size
     blocks = [slice(span.start, span.stop) for span in partition(values.size, size)]
     walk = allreduce_walk(rank, size)
@@ -98,12 +91,14 @@ def ring_payloads(exchange: Exchange, values: Float32Array, encode: Encode, deco
         return 0
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.PAYLOAD_RING, values.size))
+        # Phase 1: rank r encodes a block, its right neighbour decodes it and adds its own term.
         for step in range(size - 1):
             payload = encode(values[blocks[walk[step]]], walk[step])
             sent += payload.size
             target = values[blocks[walk[step + 1]]]
             received = _swap(exchange, {right: payload}, (left,))[left]
             combine(exchange, Operation.SUM, target, _decoded(decode, received, walk[step + 1], target.size))
+        # Phase 2: the owner encodes the finished block once; all ranks, the owner included, decode those octets.
         finished = encode(values[blocks[walk[size - 1]]], walk[size - 1])
         for step in range(size - 1, 2 * size - 1):
             target = values[blocks[walk[step]]]
@@ -122,14 +117,12 @@ def _decoded(decode: Decode, payload: Payload, block: int, count: int) -> Float3
 
 
 def _swap(exchange: Exchange, outgoing: Mapping[int, Payload], sources: Iterable[int]) -> dict[int, Payload]:
-    """Send one message to each peer of ``outgoing`` while receiving one from each of ``sources``: lengths, then octets.
-
-    A peer may take long to make a payload, but not to send it.
-    """
+    """Send one message to each peer of ``outgoing`` while receiving one from each of ``sources``: length, octets."""
     channels = {peer: exchange.channel(peer, tagged=False) for peer in (*outgoing, *sources)}
     words = {peer: bytearray(_LENGTH.size) for peer in sources}
     told = [(channels[peer], memoryview(_LENGTH.pack(payload.size))) for peer, payload in outgoing.items()]
     heard = [(channels[peer], memoryview(word)) for peer, word in words.items()]
+    # A peer may take long to make a payload, but not to send it.
     move_all(exchange, told, heard, may_be_late=True)
     received = {peer: np.empty(_length(peer, word), np.uint8) for peer, word in words.items()}
     move_all(

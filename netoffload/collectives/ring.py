@@ -72,7 +72,7 @@ def ring_allreduce(
 
     Vectors are contiguous and equally long on all ranks; tagged ones are float32, untagged ones any of ``EXACT_TYPES``.
     The owner of a block applies ``quantise`` to its finished sum, piece by piece and once per element, before the block
-    travels. On lossy channels ranks end bit-identical only so. ``chunk_floats`` may differ between ranks.
+    travels: only so do ranks end bit-identical on lossy channels. ``chunk_floats`` may differ between ranks.
     """
     details = _type_in_words(values, tagged=tagged)
     with aborting_on_error(exchange):
@@ -91,11 +91,8 @@ def ring_reduce_scatter(
     operation: Operation = Operation.SUM,
     chunk_floats: int = CHUNK_FLOATS,
 ) -> None:
-    """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks.
-
-    The rest of ``values`` is overwritten with partial sums. Nothing is quantised, because a rank keeps its result.
-    Spans are the same on all ranks, and do not overlap.
-    """
+    """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks; the rest is overwritten."""
+    # Nothing is quantised, because a rank keeps its result.
     details = f"{_type_in_words(values, tagged=tagged)} parts {_in_words(spans)}".lstrip()
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, details=details))
@@ -110,10 +107,7 @@ def ring_allgather(
     tagged: bool,
     quantise: Quantise | None = None,
 ) -> None:
-    """Fill ``values`` on every rank with ``values[spans[r]]`` of every rank r, who rounds it by ``quantise`` first.
-
-    Spans have the same lengths on all ranks, and do not overlap.
-    """
+    """Fill ``values`` on every rank with ``values[spans[r]]`` of every rank r, who rounds it by ``quantise`` first."""
     details = f"{_type_in_words(values, tagged=tagged)} counts {counts_in_words(map(len, spans))}".lstrip()
     with aborting_on_error(exchange):
         count = sum(len(span) for span in spans)

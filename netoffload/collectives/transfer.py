@@ -41,9 +41,7 @@ def aborting_on_error(exchange: Exchange) -> Iterator[None]:
 def move_all(
     exchange: Exchange, sends: Sequence[Piece], receives: Sequence[Piece], *, may_be_late: bool = False
 ) -> None:
-    """Send and fill all pieces at the same time, each as fast as its peer allows; at most one per channel and
-    direction.
-    """
+    """Send and fill all pieces at the same time, each as fast as its peer allows; one per channel and direction."""
     outward, inward = [piece for piece in sends if piece[1]], [piece for piece in receives if piece[1]]
     while outward or inward:
         moved = 0

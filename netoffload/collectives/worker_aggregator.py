@@ -42,9 +42,7 @@ Update = Callable[[Float32Array], None]
 def worker_exchange(
     exchange: Exchange, gradient: Float32Array, parameters: Float32Array, *, aggregator: int, tagged: bool
 ) -> None:
-    """Send this worker's gradient to the rank that calls :func:`aggregate`, and receive the updated parameters in
-    place.
-    """
+    """Send this worker's gradient to the rank that calls :func:`aggregate`, and receive the parameters in place."""
     _check_lengths(gradient, parameters)
     if aggregator == exchange.rank or not 0 <= aggregator < exchange.size:
         raise UsageError(f"rank {exchange.rank} of {exchange.size} cannot be a worker of aggregator {aggregator}")
@@ -53,10 +51,7 @@ def worker_exchange(
 
 
 def aggregate(exchange: Exchange, parameters: Float32Array, update: Update, *, tagged: bool) -> None:
-    """Sum the gradients of all other ranks, let ``update`` change ``parameters`` in place, and send them to all.
-
-    ``update`` gets the sum, which is valid only during the call.
-    """
+    """Sum the gradients of all other ranks, let ``update`` change ``parameters`` in place, and send them to all."""
     workers = tuple(rank for rank in range(exchange.size) if rank != exchange.rank)
     if not workers:
         raise UsageError("an aggregator needs at least one worker: the exchange has one rank")
@@ -75,8 +70,8 @@ def tree_exchange(
 ) -> None:
     """Do this rank's part in a tree of aggregators: gradients are summed upwards, parameters come down.
 
-    The tree (``schedule.aggregator_tree``) is the same on all ranks. A worker's gradient is sent. The topmost rank's is
-    overwritten with the sum, and ``update`` called once with it. Aggregators may pass an empty gradient.
+    The tree (``schedule.aggregator_tree``) is the same on all ranks. The topmost rank's gradient is overwritten with
+    the sum, and ``update`` called with it. Aggregators may pass an empty gradient.
     """
     if len(tree) != exchange.size:
         raise UsageError(f"a tree of {len(tree)} ranks does not fit an exchange of {exchange.size}")
@@ -139,11 +134,9 @@ def aggregator_allreduce(
     aggregator: int = 0,
     operation: Operation = Operation.SUM,
 ) -> None:
-    """Replace ``values`` on every rank by the reduction over all ranks, which ``aggregator``, a worker too, computes.
-
-    Its own values come first, then those of the others in rank order. The result comes down untagged, so all ranks end
-    identical.
-    """
+    """Replace ``values`` on every rank by the reduction over all ranks, which ``aggregator`` computes."""
+    # It is a worker too: its own values come first, then those of the others in rank order. The result comes down
+    # untagged, so all ranks end identical.
     octets_of(values)
     check_root(aggregator, exchange.size)
     with aborting_on_error(exchange):

@@ -54,8 +54,7 @@ class Calls(Generic[Plane]):
     def run(self, call: Callable[[Plane], None], lanes: Sequence[Lane], calling: str = "") -> None:
         """Carry out a call, after those under way if there are any, and return when it has ended.
 
-        ``lanes`` carry the call's data. ``calling`` is the call in words, for errors; ranks whose words differ do not
-        go on. Empty: the algorithm's own words.
+        ``lanes`` carry its data. ``calling`` is the call in words, for errors; ranks whose words differ do not go on.
         """
         if self._forks != _forks:  # takes a tenth of os.getpid()
             self.plane.exchange.watch.refuse_in_fork()
@@ -81,10 +80,7 @@ class Calls(Generic[Plane]):
         self._queue.start(lambda: exchange.abort(error))
 
     def account(self, done: CommInfo) -> None:
-        """Add what a call did to the totals, and check that it was compressed if the settings require that.
-
-        If it was not, the connections end, so that every rank hears of it.
-        """
+        """Add what a call did to the totals, and check that it was compressed if the settings require that."""
         plane = self.plane
         with self._accounting:
             self.totals += done

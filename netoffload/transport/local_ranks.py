@@ -40,9 +40,8 @@ def run_tcp(
     marking: Marking | None = None,
     coding: Quantiser | None = None,
 ) -> list[Any]:
-    """Run ``body`` on every rank; a rank's result is what it returned, or the CollectiveError that it raised.
-
-    Rank 0 is the calling thread. ``addresses`` None: all ranks are at 127.0.0.1.
+    """Run ``body`` on every rank, rank 0 in this thread; return per rank its result, or the CollectiveError that it
+    raised.
     """
     gathers = gatherers(size)
     prepare()  # here, or the others would take a rank that compiles for late or stuck

@@ -118,10 +118,8 @@ class DataPlane:
         return chunk_for(self.rate_bps, self.exchange.round_trip_s()) if self.rate_bps else CHUNK_FLOATS
 
     def learn_rate(self, octets: int, seconds: float) -> None:
-        """Note that a call sent ``octets`` in ``seconds``, without the time that it waited for late ranks.
-
-        Short calls are ignored: they say nothing about the path.
-        """
+        """Note that a call sent ``octets`` in ``seconds``, without the time that it waited for late ranks."""
+        # Short calls say nothing about the path.
         if octets >= LONG_OCTETS and seconds > 0:
             self.rate_bps = octets * 8 / seconds
 
@@ -158,9 +156,8 @@ class DataPlane:
 def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Plane]) -> Plane:
     """Agree with all ranks and connect; collective. A rank that has failed still takes part in every gather.
 
-    ``host`` is the name or address under which the other ranks' hosts know this one. ``kind`` is the class of the
-    plane. Raise UsageError if a setting of this rank is wrong, CollectiveError if a rank could not set up or ranks
-    differ.
+    ``host`` is the name or address under which the other ranks' hosts know this one. Raise UsageError if a setting of
+    this rank is wrong, CollectiveError if a rank could not set up or ranks differ.
     """
     prepare()  # before the other ranks wait for this one: it may compile for a minute
     own = Offer()
@@ -212,10 +209,8 @@ def wire_up(
     late_s: float = LATE_S_DEFAULT,
     coding: Quantiser | None = None,
 ) -> TcpExchange:
-    """Connect this rank with the others; collective. The exchange closes ``listeners``.
-
-    ``coding`` is the codec and bound by which both ends of tagged lanes code; None: they do not code. If a connection
-    of any rank fails, all ranks raise.
+    """Connect this rank with the others; collective. The exchange closes ``listeners``. If a connection fails, all
+    ranks raise.
     """
     for peer, offer in enumerate(offers):
         if len(offers) > 1 and not (offer.address and offer.ports):
@@ -226,10 +221,7 @@ def wire_up(
 
 
 def enter(watch: Watch, number: int, timeout_s: float, late_s: float) -> TcpExchange:
-    """Add a context to a watch, start the watch if it is new, and return the context's exchange; collective.
-
-    The caller keeps a watch that is not new alive meanwhile. ``number`` is the same on all ranks.
-    """
+    """Add a context to a watch, start the watch if it is new, and return the context's exchange; collective."""
     exchange = TcpExchange(watch.rank, watch.links.size, watch.attach(number), timeout_s, late_s)
     try:
         watch.start()

@@ -41,22 +41,16 @@ _table: dict[Hashable, Shared] = {}
 
 
 def key_of(group: Hashable | None, rank: int, *asked: Hashable) -> Hashable | None:
-    """Return the key of a group: set-ups with the same key may share a watch; None: this one shares none.
-
-    ``asked`` are the settings that all contexts of a watch share. The key contains the process id, so a forked child
-    shares none of its parent's connections.
-    """
+    """Return the key of a group: set-ups with the same key may share a watch; None: this one shares none."""
     if group is None:
         return None
+    # The process id, so that a forked child shares none of its parent's connections.
     return group, rank, *asked, os.getpid(), os.environ.get(ENV_ADDRESS), os.environ.get(ENV_CONTROL)
 
 
 @contextmanager
 def held(key: Hashable | None, marking: Marking | None) -> Iterator[Shared | None]:
-    """Keep a group's watch alive while all ranks find out whether they have the same one; None if there is none.
-
-    A watch made when this rank's NIC had another marking does not count.
-    """
+    """Keep a group's watch alive while all ranks find out whether they have the same one; None if there is none."""
     with _lock:
         found = _table.get(key)
         if found is not None and (found.marking != marking or not found.watch.hold()):

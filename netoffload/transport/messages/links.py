@@ -189,12 +189,10 @@ class Links:
                 self._joiner.begin(Key(peer, Lane.CONTROL))
 
     def all_left(self, context: int) -> bool:
-        """Return whether all other ranks have closed a context.
-
-        If all watched ranks have closed it, this rank begins to watch the others too.
-        """
+        """Return whether all other ranks have closed a context."""
         if not self.peers or any(not peer.is_gone(context) for peer in self.peers.values()):
             return False
+        # All watched ranks have closed it: from now on this one watches the others too.
         for peer in range(self.size):
             if peer != self.rank:
                 self.want(peer, Lane.CONTROL)
@@ -232,11 +230,9 @@ class Links:
         return min((peer.heard_s for peer in self.peers.values() if peer.is_watched), default=float("inf"))
 
     def silence(self, now_s: float, timeout_s: float) -> PeerLostError | None:
-        """Return the error for ranks that were silent for ``timeout_s``; None: no rank was.
-
-        A rank that hears no other rank concludes that it is cut off itself. For that it counts every rank that is
-        silent for half the limit, because the last heartbeats of different ranks came at different times.
-        """
+        """Return the error for ranks that were silent for ``timeout_s``; None: no rank was."""
+        # A rank that hears no other one is cut off itself. It counts all that are silent for half the limit, because
+        # the last heartbeats of different ranks came at different times.
         watched = sum(peer.control is not None for peer in self.peers.values())
         silences_s = {rank: now_s - peer.heard_s for rank, peer in self.peers.items() if peer.is_watched}
         silent = [peer for peer, silence_s in silences_s.items() if silence_s >= timeout_s]
@@ -269,8 +265,7 @@ class Links:
     def register(self, poller: select.poll, mailbox: Mailbox | None, *, is_stopping: bool) -> dict[int, int]:
         """Register every connection with ``poller``; return the rank that each descriptor leads to.
 
-        ``mailbox`` says from which ranks messages are wanted; None: from no rank. A watch that is stopping waits only
-        for ranks to which control frames have yet to leave.
+        ``mailbox`` says from which ranks messages are wanted; None: from no rank.
         """
         peers_of: dict[int, int] = {}
 
@@ -283,6 +278,7 @@ class Links:
             poller.register(fd, events)
         for rank, peer in self.peers.items():
             leaving = select.POLLOUT if peer.outgoing else 0
+            # A watch that is stopping waits only for ranks to which control frames have yet to leave.
             heard = 0 if peer.has_left or (is_stopping and not leaving) else select.POLLIN
             add(rank, peer.control, heard | leaving)
             if mailbox is not None:
@@ -321,14 +317,12 @@ class Links:
         )
 
     def lost(self, peer: int, reason: str) -> PeerLostError:
-        """Return the error for a connection to ``peer`` that ended without a farewell.
-
-        A peer that still takes connections lives, and the connection was cut. Then both ends raise the same error.
-        """
+        """Return the error for a connection to ``peer`` that ended without a farewell."""
         offer = self._offers[peer]
         assert offer.ports is not None
         if not _is_served((offer.address, offer.ports[False])):
             return PeerLostError(f"rank {peer} died: {reason}")
+        # It lives, and the connection was cut. Both ends raise the same error.
         first, second = sorted((self.rank, peer))
         return PeerLostError(f"the connection between rank {first} and rank {second} was cut, though both live")
 
@@ -381,10 +375,9 @@ class Links:
 
 
 def _is_served(address: tuple[str, int]) -> bool:
-    """Return whether a process takes a connection and keeps it for ``PROBE_S``; the kernel closes those of a dead one.
-
-    A dying process may close its other connections a moment before its listener.
-    """
+    """Return whether a process takes a connection and keeps it for ``PROBE_S``."""
+    # The kernel closes those of a dead one. A dying process may close its other connections a moment before its
+    # listener.
     try:
         probe = socket.create_connection(address, PROBE_S)
     except OSError:

@@ -176,11 +176,9 @@ class Mailbox:
             stream.popleft().deliver()
 
     def fail_hopeless(self, context: int, rank: int, left: Collection[int], everybody_left: bool) -> None:
-        """Fail the posted receives of a context that only ranks which have closed it could satisfy.
-
-        Messages that were announced still come. A receive from any source is hopeless once all other ranks have closed,
-        although this rank could still send to itself.
-        """
+        """Fail the posted receives of a context that only ranks which have closed it could satisfy."""
+        # Messages that were announced still come. A receive from any source is hopeless once all other ranks have
+        # closed, although this rank could still send to itself.
         posted, self.posted = self.posted, []
         for receive in posted:
             mine = receive.context == context

@@ -73,10 +73,8 @@ class Request:
         self._end(Outcome(error=error))
 
     def cancel(self) -> bool:
-        """Cancel the call if it has not begun; return whether it is cancelled.
-
-        A receive without a message and a collective in the queue have not begun. A send begins when it is posted.
-        """
+        """Cancel the call if it has not begun; return whether it is cancelled."""
+        # A receive without a message and a collective in the queue have not begun. A send begins when it is posted.
         if not self.test() and self._withdraw is not None and self._withdraw(self):
             self._end(Outcome(cancelled=True))
         return self.outcome.cancelled

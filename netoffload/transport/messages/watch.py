@@ -55,10 +55,7 @@ GRACE_S = 1.0  # how long to wait for the reason why a connection ended, and for
 
 
 class Watch:
-    """One rank's watch, alive as long as it has contexts. Callers' threads use the public methods, its own does not.
-
-    :meth:`release` closes ``links``. A rank that is silent for ``timeout_s`` is lost.
-    """
+    """One rank's watch, alive as long as it has contexts. Callers' threads use the public methods, its own does not."""
 
     def __init__(self, links: Links, timeout_s: float) -> None:
         self.failure: CollectiveError | None = None  # why all contexts ended; None while they have not
@@ -346,10 +343,7 @@ class Watch:
 
 
 class Context:
-    """One communicator's part of a watch. Callers' threads use the public methods, the watch's own does not.
-
-    Made under the watch's lock. The number is not ``EVERY``.
-    """
+    """One communicator's part of a watch. Callers' threads use the public methods, the watch's own does not."""
 
     def __init__(self, watch: Watch, number: int) -> None:
         self.number = number
@@ -370,9 +364,7 @@ class Context:
             )
 
     def connection(self, peer: int, lane: Lane) -> Connection:
-        """Return the connection to ``peer``, and make it if there is none; raise if the context ended or ``peer``
-        closed it.
-        """
+        """Return the connection to ``peer``, made if there is none; raise if either side has ended the context."""
         key = Key.of(peer, lane, self.number)
         with self._changed:
             links = self._links
@@ -400,10 +392,7 @@ class Context:
             ]
 
     def send(self, peer: int, tag: int, data: memoryview, words: str = "") -> Request:
-        """Post a message of float32 to ``peer``, which may be this rank. It cannot be cancelled.
-
-        ``words`` tell the receiver what it is.
-        """
+        """Post a message of float32 to ``peer``, which may be this rank. ``words`` tell the receiver what it is."""
         self.refuse_in_fork()
         request = Request()
         with self._lock:
@@ -437,9 +426,8 @@ class Context:
         return request
 
     def receive(self, source: int | None, tag: int | None, into: memoryview) -> Request:
-        """Post a receive of float32; None as source or tag matches any.
-
-        It fails when every rank that could satisfy it has closed its communicator.
+        """Post a receive of float32; None as source or tag matches any. It fails when no rank is left that could
+        satisfy it.
         """
         self.refuse_in_fork()
         request = Request(self._withdraw)
@@ -452,10 +440,7 @@ class Context:
         return request
 
     def probe(self, source: int | None, tag: int | None, *, wait: bool) -> Arrival | None:
-        """Return what a receive would get, without receiving it; None as source or tag matches any.
-
-        If there is no such message, sleep until one comes (``wait``), or return None. Raise if none can come.
-        """
+        """Return what a receive would get, without receiving it; if nothing came, ``wait`` or return None."""
         self.refuse_in_fork()
         with self._changed:
             links = self._links
@@ -535,11 +520,9 @@ class Context:
             self._links.shut_down(CALL_LANES, self.number)
 
     def close(self, *, is_forked: bool = False) -> None:
-        """Close the connections of this context, and the shared ones if no other context uses them.
-
-        Called after :meth:`stop`, or in a forked child. A child closes all, without the lock: its copy may stay locked.
-        """
+        """Close the connections of this context, after :meth:`stop`, and the shared ones with the last context."""
         if is_forked:
+            # All, and without the lock: a child's copy may stay locked.
             self._links.close(is_forked=True)
             return
         with self._lock:

@@ -43,9 +43,7 @@ class Rendezvous(Protocol):
         """Name of this set of ranks: set-ups of the same group share connections; None: this one shares none."""
 
     def __call__(self, value: Any) -> Sequence[Any]:
-        """Return every rank's value, in rank order; collective. Raise PeerLostError with the ranks that did not come in
-        time.
-        """
+        """Return every rank's value, in rank order; collective. The error names the ranks that did not come in time."""
 
 
 def parse(octets: bytes, source: str) -> Any:

@@ -75,11 +75,9 @@ def read_addresses(path: Path) -> list[Address]:
 
 
 class AddressRendezvous:
-    """Allgathers between the ranks of a list, each within ``limit_s``.
+    """Allgathers between the ranks of a list. ``attempt`` None: as the environment says."""
 
-    Rank 0 knows from the list how many ranks there are, and takes connections only from these addresses. ``attempt`` is
-    which one of the job this process belongs to; None: as the environment says.
-    """
+    # Rank 0 knows from the list how many ranks there are, and takes connections only from these addresses.
 
     def __init__(self, addresses: Sequence[Address], rank: int, limit_s: float, attempt: Attempt | None = None) -> None:
         if not 0 <= rank < len(addresses):
@@ -99,9 +97,7 @@ class AddressRendezvous:
         return self._addresses[self.rank].host
 
     def __call__(self, value: Any) -> list[Any]:
-        """Return every rank's value, in rank order. If a rank does not come or sends nonsense, all ranks that came
-        raise.
-        """
+        """Return every rank's value, in rank order. If a rank does not come, all ranks that came raise."""
         if self.size == 1:
             return [value]
         deadline_s = time.monotonic() + self._limit_s

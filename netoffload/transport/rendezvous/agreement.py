@@ -176,10 +176,7 @@ def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | 
 
 
 def own_offer(offload: Offload, asked: Precision | None) -> Offer:
-    """Return the part of this rank's offer that says who compresses, and by which codec and bound.
-
-    ``asked`` is what the caller names; None: the NIC's, or ``INLINE_CODEC``.
-    """
+    """Return the part of this rank's offer that says who compresses, and how. ``asked`` is what the caller names."""
     coding = asked or Precision(INLINE_CODEC, INLINE_BOUND_K)
     if offload is Offload.NIC:
         marking, precision = own_nic(asked)
@@ -193,11 +190,7 @@ def own_offer(offload: Offload, asked: Precision | None) -> Offer:
 
 
 def own_nic(asked: Precision | None) -> tuple[Marking | None, Precision | None]:
-    """Return what this rank's NIC takes for tagged (None: there is no NIC), and what tagged data is rounded by.
-
-    Raise UsageError if the NIC has another codec or bound than ``asked``, or cannot tell tagged connections from
-    others.
-    """
+    """Return what this rank's NIC takes for tagged (None: there is no NIC), and what tagged data is rounded by."""
     path = os.environ.get(ENV_CONTROL)
     if not path:
         return None, asked
@@ -212,11 +205,8 @@ def own_nic(asked: Precision | None) -> tuple[Marking | None, Precision | None]:
 
 
 def own_address(gather: Gather, host: str) -> str:
-    """Return the IPv4 address at which the other ranks reach this one; collective.
-
-    ``$NETOFFLOAD_ADDRESS`` if set, loopback if all ranks name the same host, else the address of the interface that
-    routes to another rank's host.
-    """
+    """Return the IPv4 address at which the other ranks reach this one; collective."""
+    # As set; or loopback if all ranks name the same host; or that of the interface which routes to another rank's host.
     hosts = gather(host)
     if given := os.environ.get(ENV_ADDRESS):
         return given
@@ -251,9 +241,8 @@ class Agreement(NamedTuple):
         return self.quantiser if self.offload is Offload.INLINE else None
 
     def rounded_hops(self, offers: Sequence[Offer]) -> tuple[bool, ...]:
-        """Return, per rank, whether what it sends to its right neighbour is rounded on the way.
-
-        NICs round it if both ranks have one.
+        """Return, per rank, whether what it sends to its right neighbour is rounded on the way: by two NICs, or by the
+        ranks.
         """
         if self.offload is not Offload.NIC:
             return (self.offload is Offload.INLINE,) * len(offers)
@@ -262,12 +251,7 @@ class Agreement(NamedTuple):
 
 
 def agree(offers: Sequence[Offer]) -> Agreement:
-    """Return what all ranks do.
-
-    If NICs compress, a rank without a NIC, whose caller named no codec, rounds as the others do. NICs agree in the TCP
-    handshake which connections they compress, so this rank's connections stay raw. But identical results need the same
-    rounding everywhere.
-    """
+    """Return what all ranks do."""
     for rank, offer in enumerate(offers):
         if offer.failure is not None:
             raise CollectiveError(f"rank {rank} could not set up its data plane: {offer.failure}")
@@ -282,6 +266,8 @@ def agree(offers: Sequence[Offer]) -> Agreement:
     if offload is Offload.AUTO:
         nics = {(offer.marking, offer.precision) for offer in offers}
         offload = Offload.INLINE if len(nics) > 1 or offers[0].marking is None else Offload.NIC
+    # A rank without a NIC, whose caller named no codec, rounds as the others do. Its connections stay raw, which NICs
+    # find out in the TCP handshake, but identical results need the same rounding everywhere.
     if offload is Offload.NIC:
         return Agreement(_agreed_precision([offer.precision for offer in offers]), _agreed_marking(offers))
     return Agreement(_agreed_precision([offer.coding for offer in offers]), UNTAGGED, offload)

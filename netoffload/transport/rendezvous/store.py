@@ -64,7 +64,7 @@ class StoreRendezvous:
     """Allgathers over a key-value store that all ranks share, each within ``limit_s``; the first includes the meeting.
 
     Sets of ranks that use the same store need different prefixes. ``group`` names this set of ranks, if later set-ups
-    of the same ranks shall share connections. ``attempt`` is as for addresses.
+    of the same ranks shall share connections.
     """
 
     def __init__(

@@ -108,10 +108,8 @@ def prepare() -> None:
 
 @contextlib.contextmanager
 def numba_found() -> Iterator[None]:
-    """Let Numba find itself: it imports itself when it loads a kernel, and a program may have hidden it meanwhile.
-
-    mpi4py's tests do so, by ``sys.modules["numba"] = None``.
-    """
+    """Let Numba find itself: it imports itself when it loads a kernel, and a program may have hidden it meanwhile."""
+    # The tests of mpi4py do so, by `sys.modules["numba"] = None`.
     hidden = {"numba": sys.modules.get("numba", _NUMBA)}
     sys.modules["numba"] = _NUMBA
     try:
@@ -229,9 +227,7 @@ class Driver:
         return True
 
     def _run(self, step: Step, sides: Callable[[], Sides], limit_s: float, *, may_be_late: bool) -> None:
-        """Call ``step`` until the round is done; ``sides`` returns the channels that it uses at the moment: outward,
-        inward.
-        """
+        """Call ``step`` until the round is done; ``sides`` returns the channels that it uses now: outward, inward."""
         state = self._port.state
         is_main = threading.get_ident() == threading.main_thread().ident
         slice_ns, limit_ns = MAIN_SLICE_NS if is_main else OTHER_SLICE_NS, int(limit_s * _NS)

@@ -44,11 +44,7 @@ LATE_S_DEFAULT = 1800.0  # half an hour, as long as `torch.distributed` waits fo
 
 
 class TcpExchange:
-    """One rank's connections; see :class:`~netoffload.collectives.exchange.Exchange`. Made by ``plane.wire_up``.
-
-    ``watch`` is this exchange's context of a running watch; :meth:`close` closes it. A rank silent for ``timeout_s`` is
-    lost, a call without data for ``timeout_s`` is stuck. A living rank may be late by ``late_s``.
-    """
+    """One rank's connections; see :class:`~netoffload.collectives.exchange.Exchange`. Made by ``plane.wire_up``."""
 
     def __init__(
         self,
@@ -94,15 +90,13 @@ class TcpExchange:
             raise PeerLostError(f"rank {self.rank} has closed its connections, by request or after an error{reason}")
 
     def begin_call(self) -> threading.Lock:
-        """Reserve the channels of collectives for one call; the caller releases the lock that is returned.
-
-        If another thread is in a call, all ranks raise, because they cannot know which call comes first.
-        """
+        """Reserve the channels of collectives for one call; the caller releases the lock that is returned."""
         if not self._calling.acquire(blocking=False):
             error = CollectiveError(
                 f"rank {self.rank} calls collectives of one communicator from two threads at the same time: MPI "
                 "forbids it, give each thread its own Dup()"
             )
+            # All ranks raise, because they cannot know which call comes first.
             self.abort(error)
             raise error
         return self._calling
@@ -201,11 +195,9 @@ class TcpExchange:
 
 
 def _forget(watch: Context, driving: threading.RLock, owner: int) -> None:
-    """Close an exchange that its user dropped.
-
-    The garbage collector may run in a thread that holds the watch's lock. Then another thread closes, or it would wait
-    for itself.
-    """
+    """Close an exchange that its user dropped."""
+    # The garbage collector may run in a thread that holds the watch's lock. Then another thread closes, or it would
+    # wait for itself.
     if os.getpid() != owner or watch.shared.is_free():
         _close(watch, driving, owner)
     else:

@@ -57,8 +57,7 @@ class CodedSocket(socket.socket):
     def send(self, data: ReadableBuffer, flags: int = 0) -> int:
         """Send a prefix of ``data``, one whole chunk; return its length in octets.
 
-        If it raises BlockingIOError, the next ``data`` must begin with the same floats: a part of their chunk may have
-        left.
+        After a BlockingIOError the next ``data`` must begin with the same floats: a part of their chunk may have left.
         """
         coding = self.coding
         if not coding.state[chunks.OUT_FLOATS]:
@@ -72,10 +71,7 @@ class CodedSocket(socket.socket):
                 return int(floats) * FLOAT_OCTETS
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
-        """Fill a prefix of ``buffer`` with floats; return its length in octets, 0 at the end of the stream.
-
-        Raise BlockingIOError if no whole chunk has come yet, CollectiveError if a chunk is damaged.
-        """
+        """Fill a prefix of ``buffer`` with floats; return its length in octets, 0 at the end of the stream."""
         into = memoryview(buffer)
         if not self._rest:
             coding = self.coding

@@ -197,11 +197,7 @@ class Joiner:
             conn.close()
 
     def close(self, farewell: bytes) -> None:
-        """Close the listeners, and the connections that do not stand yet.
-
-        A control lane may stand at its other end already, so it is sent ``farewell``. Who has not spoken may be a rank
-        that probes whether this one lives (``links``), and gets an octet.
-        """
+        """Close the listeners, and the connections that do not stand yet."""
         for door in self._doors:
             if farewell:  # else this is a fork, and its parent accepts
                 self._accept(door)  # the kernel resets what it finds waiting, as it does for a dead process
@@ -209,6 +205,8 @@ class Joiner:
         for peer in list(self._knocks):
             self.end_knock(peer)
         for one in list(self._opening.values()):
+            # A control lane may stand at its other end already. Who has not spoken may be a rank that probes whether
+            # this one lives (`links`).
             is_control = one.source != "" and one.key is not None and one.key.lane is Lane.CONTROL
             if farewell and (is_control or one.key is None):
                 with contextlib.suppress(OSError):
