@@ -6,14 +6,10 @@ has finished knows, through a chain of equal announcements, that all ranks enter
 arguments. A rank that receives another announcement aborts the exchange with an error that names both sides. The error
 reaches every rank that is still in its meeting: no rank moves data, returns garbage or hangs.
 
-An announcement has a fixed length. It holds what the algorithms need as numbers, and the rest in words: what the caller
-is doing (``Exchange.calling``), and lists of counts or groups. So the error says in words how two calls differ. Words
-that are too long are cut, and a checksum stands for all of them.
-
-A meeting costs ceil(log2 p) small messages on the untagged channels before the first octet of data (about 50 us each
-between namespaces of one machine). It makes every collective synchronising, which MPI allows. Short vectors travel with
-the announcement (``gathering``). If ranks do not know each other's counts (gatherv, scatterv, alltoallv), the counts
-travel pairwise, and a second meeting, ``CONFIRM``, tells all ranks whether a pair disagrees.
+An announcement has a fixed length. It holds what the algorithms need as numbers, and the rest in words, for errors:
+what the caller is doing (``Exchange.calling``), and lists of counts or groups. If ranks do not know each other's counts
+(gatherv, scatterv, alltoallv), the counts travel pairwise, and a second meeting, ``CONFIRM``, tells all ranks whether a
+pair disagrees.
 """
 
 from __future__ import annotations

@@ -10,10 +10,8 @@ rank - 2^k. After ceil(log2 p) rounds each rank has all vectors::
 
 Then it adds them as the ring does: block b in the order of the ranks b, b+1, ... It rounds on the hops on which NICs
 would round, and at last as the block's owner would. So the result has the bits that
-:func:`~netoffload.collectives.ring.ring_allreduce` gives, the same on all ranks.
-
-Every message begins with the announcement, so this is a meeting as well: a rank that receives another announcement ends
-the call on all ranks. The announcement is not float32, so everything goes over the untagged channels, exact.
+:func:`~netoffload.collectives.ring.ring_allreduce` gives. Every message begins with the announcement, which is not
+float32, so everything goes over the untagged channels, exact.
 """
 
 from __future__ import annotations

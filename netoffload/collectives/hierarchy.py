@@ -6,11 +6,8 @@ g groups of equal size m take three rounds. A ring in each group leaves the sum 
 link between groups only 2(g-1)/g · n/m, which helps if the links between groups are slow.
 
 Groups of different sizes go through their first members: reduction to them, a ring or aggregator between them,
-broadcast.
-
-One group may be faster than another, and members wait while others exchange. So the ranks of the second and of the
-third round meet before it, which costs ceil(log2) small messages. Until then a rank is late, and a transport may wait
-for it. If no data moves after that, the call is stuck (:meth:`~netoffload.collectives.exchange.Exchange.wait`).
+broadcast. One group may be faster than another, so the ranks of the second and of the third round meet before it.
+Until then a rank is late, and a transport may wait for it; after that a call in which no data moves is stuck.
 """
 
 from __future__ import annotations

@@ -12,25 +12,12 @@ A transport turns sockets into an :class:`~netoffload.collectives.exchange.Excha
      Watch      ═══ tagged: float32 of messages ══════════ Watch              messages
                 ─── untagged: heartbeats, headers ───────                     liveness, headers of messages
 
-Two ranks make each of these connections when they first need it. Each end first says which rank it is, in floats that
-every codec leaves exact. ToS is set before the handshake on both ends: on the connecting socket, and on the listener,
-from which an accepted socket inherits it. So the NICs see the tag on the SYN already, and count floats from the first
-octet.
+Two ranks make each of these connections when they first need it. ToS is set before the handshake on both ends. So the
+NICs see the tag on the SYN already, and count floats from the first octet. If the ranks compress by themselves, or no
+one does (``config.Offload``), no connection has a tag.
 
-**Agreement.** Every rank must round by the same codec and bound, or their results would differ
-(``netoffload.collectives``). At set-up each rank names both: its NIC's, asked over ``$NETOFFLOAD_CONTROL``, or those in
-its ``Settings``. If ranks differ, all of them raise an error.
-
-**Offload.** The ranks also agree who compresses (``config.Offload``): by default the NICs, or the ranks by themselves
-if not all have the same NIC. If the ranks do it, or no one does, the tagged lanes of the picture have no tag. Coding is
-a property of a connection: a ``CodedSocket`` takes and gives float32, and sends and receives chunks. So values are
-rounded where NICs would round them, and no call needs to know.
-
-**Liveness.** A thread per rank, the watch, sends heartbeats. It tells a late rank from a lost one. When a rank is lost,
-every other rank raises an error that names it.
-
-**Sharing.** Communicators of the same ranks are *contexts* of one watch. They share listeners, control and messages
-lanes; each has its own connections for collectives. An error ends one context, a lost rank ends all.
+A thread per rank, the watch, tells a late rank from a lost one. Communicators of the same ranks are *contexts* of one
+watch. An error ends one context, a lost rank ends all.
 
 Use, in each of several processes::
 

@@ -1,10 +1,8 @@
 """Calls over one data plane: carries them out in the order in which they came, and accounts for them.
 
-**In the background.** MPI requires that all ranks start their collectives in the same order, so one queue and one
-thread are enough. Meetings and rings are compiled and hold no interpreter lock (``rounds.driver``). So a thread that
-computes goes on, and a computation that holds the lock does not stop them. A blocking call that comes while others are
-under way waits for its turn. The thread refers to the calls, but not to the queue. So the queue is freed with its
-communicator, and then the thread ends.
+MPI requires that all ranks start their collectives in the same order, so one queue and one thread are enough. A
+blocking call that comes while others are under way waits for its turn. The thread refers to the calls, but not to the
+queue. So the queue is freed with its communicator, and then the thread ends.
 """
 
 from __future__ import annotations

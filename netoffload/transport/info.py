@@ -1,9 +1,8 @@
 """CommInfo: what calls did, as this rank and its NIC count it.
 
-What the rank knows by itself (the octets that it handed to its sockets, where its time went) comes with every call.
-Only the NIC knows what became of those octets. Its flow table has an entry per TCP connection, so other traffic does
-not count. To ask the NIC costs about half a millisecond. So a rank asks when its user reads ``CompComm.totals``, and
-after every call only if ``per_call`` or ``require`` is set.
+Only the NIC knows what became of the octets that a rank handed to its sockets. Its flow table has an entry per TCP
+connection, so other traffic does not count. To ask it costs about half a millisecond. So a rank asks when its user
+reads ``CompComm.totals``, and after every call only if ``per_call`` or ``require`` is set.
 """
 
 from __future__ import annotations

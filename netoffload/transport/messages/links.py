@@ -1,13 +1,10 @@
-"""One rank's connections, each made when it is first wanted.
+"""One rank's connections, each made when it is first wanted, and what the watch knows of the ranks at their other ends.
 
-A rank does not watch every other one. It has a control connection to the ranks at distances 1, 2, 4, ... on either
-side, which it meets in calls (``neighbours``). It has one as well to each rank with which it has another connection,
-or from which it waits for a message. With p ranks that is about 2 log2 p instead of p - 1. A rank that finds another
-one lost tells every rank to which it has a control connection, and each of those does the same. The news reaches every
-rank within log2 p hops. It takes 2 log2 p paths, so no single rank can stop it.
-
-So a ring and its meetings take about four sockets per doubling of the number of ranks. A rank that talks to all others
-(a gather's root, an all-to-all, messages to everyone) takes up to four sockets per rank, as in an MPI library.
+A rank has a control connection to the ranks at distances 1, 2, 4, ... on either side, which it meets in calls
+(``neighbours``), and to each rank with which it has another connection, or from which it waits for a message. With p
+ranks that is about 2 log2 p instead of p - 1. A rank that finds another one lost tells every rank to which it has a
+control connection, and each of those does the same. The news reaches every rank within log2 p hops, over 2 log2 p
+paths, so no single rank can stop it.
 """
 
 from __future__ import annotations

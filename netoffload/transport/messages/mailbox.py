@@ -1,10 +1,9 @@
 """Which message goes into which receive: MPI's matching rules, without I/O.
 
 Messages from one source are matched in the order in which they were sent, receives in the order in which they were
-posted. Both must belong to the same context (``watch``). Source and tag may be wildcards (None). A stream can only
-be read in order. So a message without a receive stays in the stream, and holds its sender back, until a receive wants
-a later message of the same source. Then it is read into a buffer of its own, which grows with the octets that come:
-what a header announces takes no memory. What no receive has room for is read and dropped.
+posted. A stream can only be read in order. So a message without a receive stays in the stream, and holds its sender
+back, until a receive wants a later message of the same source. Then it is read into a buffer of its own, which grows
+with the octets that come: what a header announces takes no memory. What no receive has room for is read and dropped.
 """
 
 from __future__ import annotations

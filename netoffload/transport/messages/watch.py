@@ -1,24 +1,19 @@
 """The watch: a thread that makes a group's connections, knows which of its ranks live, and moves messages.
 
 **Contexts.** A communicator is a context: a number that all its ranks know (``sharing``). Each context has its own
-connections for collectives, because calls of two communicators may be under way at the same time. Contexts share
-control lanes, messages lanes, listeners and the watch's thread. A receive takes only messages of its own context. A
-context ends when its communicator is closed or gives up because of an error; the other contexts go on. A lost rank ends
-all contexts.
+connections for collectives; control lanes, messages lanes, listeners and this thread are shared. A receive takes only
+messages of its own context.
 
-**Liveness.** The watch begins before the first connection of a group of ranks. Every rank sends a heartbeat on each of
-its control lanes (``links`` says to which ranks) four times per ``timeout_s``, and reads theirs. So the others know
-that a rank lives, though it computes for minutes between two calls. Two things end all contexts of the group: a control
-connection that ends without a farewell (the process died), and silence for ``timeout_s`` (host, link or NIC died, or
-the process is stopped). A frame that no rank of this version sends, and any exception in this thread, end them too. A
-farewell that gives a reason ends the context that it names. The first reason counts. Each
-rank that hears of it sends it on. So all ranks raise the same error, not only the neighbours of the lost rank. Then the
-rank shuts its connections down, which wakes a thread that sleeps on one. A process that keeps the interpreter lock for
-``timeout_s`` without a break (in a C extension that never releases it) cannot send heartbeats, and counts as lost.
+**Liveness.** Every rank sends a heartbeat on each of its control lanes (``links`` says to which ranks) four times per
+``timeout_s``, and reads theirs. So the others know that a rank lives, though it computes for minutes between two calls.
+What ends all contexts: a control connection that ends without a farewell (the process died), silence for ``timeout_s``
+(host, link or NIC died, or the process is stopped), a frame that no rank of this version sends, any exception in this
+thread. A farewell with a reason ends the context that it names. The first reason counts, and each rank that hears of it
+sends it on: all ranks raise the same error. Then the rank shuts its connections down, which wakes a thread that sleeps
+on one. A process that keeps the interpreter lock for ``timeout_s`` cannot send heartbeats, and counts as lost.
 
-**Messages.** The header of a message (context, tag, count) goes on the control lane as soon as the message is posted.
-Its floats go on the messages lane; ``mailbox`` decides which receive gets them. Messages to one peer go in the order in
-which they were posted.
+**Messages.** A message's header (context, tag, count) goes on the control lane as soon as it is posted, its floats on
+the messages lane; ``mailbox`` decides which receive gets them. Messages to one peer go in the order of posting.
 """
 
 from __future__ import annotations

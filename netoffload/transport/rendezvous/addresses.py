@@ -8,9 +8,8 @@ A gather has three steps, so that all ranks agree whether it succeeded::
     {"have": true}                       ──────►
     {"go": true}                         ◄──────  when all ranks have the values: only now a gather returns
 
-Rank 0 reads from all connections at the same time, and one deadline holds for all of them. A connection that has not
-said which rank it comes from can be closed: rank 0 keeps the newest ``STRANGERS_MAX``. A rank whose connection ends
-before an answer connects again. A rank of another attempt is refused by name (``launchers.Attempt``).
+A connection that has not said which rank it comes from may be a stranger's: rank 0 keeps the newest ``STRANGERS_MAX``.
+A rank whose connection ends before an answer connects again.
 """
 
 from __future__ import annotations

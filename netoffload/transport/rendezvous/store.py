@@ -1,8 +1,8 @@
 """Allgathers over a key-value store, which may outlive the ranks that use it.
 
-``torchrun`` starts ranks anew over the store of the attempt before, and a rank may have died between any two of its
-steps. So the store may hold anything that an earlier process wrote. All values of a meeting are below a name that no
-earlier process knows, a nonce that rank 0 draws. Each rank learns it by a nonce of its own::
+``torchrun`` starts ranks anew over the store of the attempt before, so the store may hold anything that an earlier
+process wrote. All values of a meeting are below a name that no earlier process knows, a nonce that rank 0 draws. Each
+rank learns it by a nonce of its own::
 
     rank r                                       rank 0
     ask/r = {own nonce, attempt}                 reads ask/r until all have joined: it may be a dead process's
@@ -11,13 +11,8 @@ earlier process knows, a nonce that rank 0 draws. Each rank learns it by a nonce
     waits for {meeting}/roster         ◄──────   {meeting}/roster = the nonces of all ranks: the meeting has begun
     {meeting}/GATHER/r = value                   likewise
 
-The key ``answer/{own nonce}`` can only have been written after this process drew its nonce. A join can only have been
-written after rank 0 drew the meeting's. So a rank that finds itself in the roster shares the meeting with processes
-that live, one per rank. A rank that is not in it hears that another process speaks for it.
-
-The attempt's number does not name the meeting. Each agent of torchrun counts its own restarts, so ranks of one attempt
-may have different numbers. Ranks of one agent have the same: an ask of another number is stale, and gets no answer. If
-its rank does not come in time, the error says which attempt it is from.
+So a rank that finds itself in the roster shares the meeting with processes that live, one per rank. A rank that is not
+in it hears that another process speaks for it. docs/design/collectives.md says why the attempt's number is in no key.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Carries whole rounds out in compiled code, and turns their results into times, octets and errors.
 
-The compiled functions (``ring_loop``, ``meeting_loop``) hold no interpreter lock. So a rank's computation, which may
-hold the lock, and its communication do not wait for each other. A call takes the lock when it begins, when it ends, and
-once per slice.
-A slice of the main thread is short, because Python handles signals between slices: Ctrl-C ends a blocking call. Other
-threads handle no signals. To take the lock from a computing thread costs up to its switch interval (5 ms), so their
-slices are long. The watch need not wait for a slice to end: it shuts the connections down, which wakes the sleeper.
+The compiled functions (``ring_loop``, ``meeting_loop``) hold no interpreter lock; a call takes it when it begins, when
+it ends, and once per slice. A slice of the main thread is short, because Python handles signals between slices: Ctrl-C
+ends a blocking call. Other threads handle no signals, and to take the lock from a computing thread costs up to its
+switch interval (5 ms), so their slices are long.
 
 A round holds ``lock``. Another thread closes sockets only under this lock, or the round could write to a new file that
 got the same descriptor. The round's own thread may close them between slices, in a signal handler. So every slice asks

@@ -7,14 +7,10 @@ Between two ranks there are up to four connections, one per lane, each made when
     control    heartbeats, farewells, headers of messages            driven by the watch (a thread, see ``watch``)
     messages   float32 of point-to-point messages, tagged                        "
 
-Collectives and messages have separate threads and connections, so neither holds the other up: a message that no rank
-has asked for yet does not lie in front of the data of an allreduce.
-
-**Late, lost or stuck.** The watch knows which ranks live. A rank that lives but has not come to a call is *late*, for
-example because it evaluates its model between two iterations. The others wait for it up to ``late_s``. A rank is *lost*
-if its process or host is silent for ``timeout_s``, or if its connections closed without a farewell. A call is *stuck*
-if all ranks have met and live, but no data moves for ``timeout_s``. A lost rank and a stuck call end the exchange on
-every rank.
+A rank that lives but has not come to a call is *late*, for example because it evaluates its model. The others wait for
+it up to ``late_s``. A rank is *lost* if its process or host is silent for ``timeout_s``, or if its connections closed
+without a farewell. A call is *stuck* if all ranks have met and live, but no data moves for ``timeout_s``. A lost rank
+and a stuck call end the exchange on every rank.
 """
 
 from __future__ import annotations

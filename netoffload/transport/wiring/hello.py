@@ -7,11 +7,8 @@ All ranks of a meeting share a secret, made of the tokens in their offers. A con
     knows the other end  ◄──  ANSWER: nonce b, MAC(answer, ranks, lane, b, a)
     PROOF:  nonce a, MAC(proof, ranks, lane, a, b) ──►    knows the other end: a recorded call has no proof for b
 
-The MAC is keyed BLAKE2b of 128 bits. Nothing after it is signed or encrypted: whoever can change the octets of a
-connection can speak for a rank.
-
-The floats of a hello are four powers of two, which every codec leaves exact. A NIC judges a tagged connection by its
-first kilobyte, so a hello is longer than that: a rank's first data may be shorter.
+Nothing after them is signed or encrypted. The floats of a hello are four powers of two, which every codec leaves exact.
+A NIC judges a tagged connection by its first kilobyte, so a hello is longer: a rank's first data may be shorter.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """How two ranks get a connection: who connects to whom, and how they come to know each other.
 
-All ranks know each other's ports (``lanes``). Of two ranks the higher one connects, so a pair never makes a
-connection twice. A lower rank that wants the first connection *knocks*: it connects and says who it is, and the higher
-rank connects back, which ends the knock. A knock that ends without a connection back reached a rank that is closing.
-For all further lanes the lower rank asks over the control lane.
+Of two ranks the higher one connects, so a pair never makes a connection twice. A lower rank that wants the first
+connection *knocks*: it connects and says who it is, and the higher rank connects back, which ends the knock. A knock
+that ends without a connection back reached a rank that is closing. For further lanes the lower rank asks over the
+control lane.
 
 Both ends begin with hellos (``hello``). Until a connection's first hello is right, it may be a stranger's. A rank keeps
 the newest ``STRANGERS_MAX`` of them, and a few descriptors in reserve, so strangers cannot take the last ones. A rank
 whose connection ends before it was answered was perhaps taken for a stranger, and connects again.
-
-Ranks of one network namespace connect their untagged lanes without TCP (``nearby``).
 
 Nothing here blocks. The watch calls :meth:`Joiner.serve` when a socket is ready.
 """
