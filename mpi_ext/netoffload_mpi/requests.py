@@ -31,7 +31,7 @@ class _Ending:
     """How a call ended, and whether its caller knows. MPI's part of a request refers to this, and to no buffer."""
 
     outcome: Outcome
-    told: bool = False
+    is_reported: bool = False
 
     def describe_in(self, status: MPI.Status | None) -> None:
         """Write this into a status, unless it is None."""
@@ -41,7 +41,7 @@ class _Ending:
 def _answer_mpi(status: MPI.Status, ending: _Ending) -> None:
     """Tell an MPI call that found the request complete how it ended; mpi4py prints an error and turns it into MPI's."""
     ending.describe_in(status)
-    if ending.outcome.error is not None and not ending.told:
+    if ending.outcome.error is not None and not ending.is_reported:
         raise ending.outcome.error
 
 
@@ -178,7 +178,7 @@ class CompRequest(MPI.Request):
         return indices
 
     def _finish(self, status: MPI.Status | None) -> None:
-        self._ending.told = True
+        self._ending.is_reported = True
         if self and not MPI.Is_finalized():
             super().Wait()  # ends MPI's part, which is complete
         if self._request.error is not None:
@@ -210,7 +210,7 @@ def _active(requests: Sequence[CompRequest]) -> list[int]:
     return [
         index
         for index, request in enumerate(requests)
-        if not request._ending.told and (request or not request._is_mpis)
+        if not request._ending.is_reported and (request or not request._is_mpis)
     ]
 
 

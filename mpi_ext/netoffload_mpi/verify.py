@@ -68,10 +68,10 @@ def one_round(count: int, seed: int, timeout_s: float, offload: Offload | None =
         world.Sendrecv_comp(own, (rank + 1) % size, 0, into, (rank - 1) % size, 0)
         wrong["Sendrecv"] = _difference(into, whole_numbers((rank - 1) % size, count, seed))
         wrong["Allreduce, as the codec rounds"] = _coded_sum(world, count, seed)
-        told, precision = world.allgather(wrong), world.precision()
+        of_ranks, precision = world.allgather(wrong), world.precision()
         codec = "none" if precision is None else f"{precision.codec}:{precision.bound_k}"
         record = {"ranks": size, "floats": count, "has_nic": _has_nic(), "offload": world.offload(), "codec": codec}
-    where = {name: [f"rank {at}: {one[name]}" for at, one in enumerate(told) if one[name]] for name in wrong}
+    where = {name: [f"rank {at}: {one[name]}" for at, one in enumerate(of_ranks) if one[name]] for name in wrong}
     return {"wrong": where, **record, "versions": system_versions(MPI.Get_library_version())}
 
 

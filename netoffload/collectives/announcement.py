@@ -124,8 +124,8 @@ def meet(exchange: Exchange, announcement: Announcement) -> None:
     meeting = Meeting(ours, pairs, bytearray(len(ours)))
     if pairs and not exchange.drive(meeting):
         _meet(exchange, meeting)
-    if pairs and meeting.heard != ours:
-        raise disagreement(exchange.rank, announcement, pairs[meeting.done - 1][1], bytes(meeting.heard))
+    if pairs and meeting.incoming != ours:
+        raise disagreement(exchange.rank, announcement, pairs[meeting.done - 1][1], bytes(meeting.incoming))
 
 
 def pairs_of(exchange: Exchange) -> list[tuple[Channel, Channel]]:
@@ -137,12 +137,12 @@ def pairs_of(exchange: Exchange) -> list[tuple[Channel, Channel]]:
     return [(channel(1 << round_), channel(-1 << round_)) for round_ in range((exchange.size - 1).bit_length())]
 
 
-def disagreement(rank: int, announcement: Announcement, behind: Channel, heard: bytes) -> CollectiveError:
+def disagreement(rank: int, announcement: Announcement, behind: Channel, incoming: bytes) -> CollectiveError:
     """Return the error for a ``rank`` that received another announcement from ``behind`` than its own."""
     # The peer may have given up the call, and octets of it are left in the stream. Then the error is the peer's reason,
     # which may take a moment to arrive. A refusal is a reason by itself.
     try:
-        announcement, theirs = map(Announcement.from_octets, (announcement.to_octets(), heard))  # both cut
+        announcement, theirs = map(Announcement.from_octets, (announcement.to_octets(), incoming))  # both cut
     except CollectiveError as error:
         return behind.ending() or error
     is_refusal = Call.REFUSED in (announcement.call, theirs.call)
@@ -165,10 +165,10 @@ def _unlike(theirs: Announcement, ours: Announcement) -> str:
 def _meet(exchange: Exchange, meeting: Meeting) -> None:
     """Do what :class:`~netoffload.collectives.exchange.Meeting` describes."""
     for ahead, behind in meeting.pairs:
-        sends, receives = [(ahead, memoryview(meeting.ours))], [(behind, memoryview(meeting.heard))]
+        sends, receives = [(ahead, memoryview(meeting.ours))], [(behind, memoryview(meeting.incoming))]
         move_all(exchange, sends, receives, may_be_late=True)
         meeting.done += 1
-        if meeting.heard != meeting.ours:
+        if meeting.incoming != meeting.ours:
             return
 
 
@@ -191,12 +191,12 @@ def check_pair_counts(
     """Tell each peer how many elements it will get, hear how many it will send, and meet; if one differs, all ranks
     raise.
     """
-    heard = {peer: bytearray(_PAIR.size) for peer in expecting}
+    incoming = {peer: bytearray(_PAIR.size) for peer in expecting}
     sends = [(exchange.channel(peer, tagged=False), memoryview(_PAIR.pack(count))) for peer, count in sending.items()]
     move_all(
-        exchange, sends, [(exchange.channel(peer, tagged=False), memoryview(word)) for peer, word in heard.items()]
+        exchange, sends, [(exchange.channel(peer, tagged=False), memoryview(word)) for peer, word in incoming.items()]
     )
-    for peer, word in heard.items():
+    for peer, word in incoming.items():
         (count,) = _PAIR.unpack(word)
         if count != expecting[peer]:
             calling = f" in {exchange.calling}" if exchange.calling else ""

@@ -82,7 +82,7 @@ class Meeting:
     ours: bytes  # what this rank says in every round
     # Per round, the channel on which it sends and the one on which it receives.
     pairs: Sequence[tuple[Channel, Channel]]
-    heard: bytearray  # what came in the latest round; of the same length as `ours`
+    incoming: bytearray  # what came in the latest round; of the same length as `ours`
     # Number of complete rounds. The first round that receives another announcement than `ours` is the last.
     done: int = 0
 
@@ -94,9 +94,9 @@ class Gathering:
     Peers may be late, as in a meeting. Places are counted backwards from this rank: place j is rank - j's.
     """
 
-    said: Uint8Array  # uint8; the announcement, and behind it a place per rank. This rank's vector is in place 0
-    heard: Uint8Array  # uint8; room for the announcement and half of the places
-    word_octets: int  # length of the announcement
+    outgoing: Uint8Array  # uint8; the announcement, and behind it a place per rank. This rank's vector is in place 0
+    incoming: Uint8Array  # uint8; room for the announcement and half of the places
+    announcement_octets: int  # length of the announcement
     values: Float32Array  # float32[ranks, n], the places
     result: Float32Array  # float32[n], where the reduction goes
     rank: int
@@ -112,7 +112,7 @@ class Gathering:
     def octets_in(self, round_: int) -> int:
         """Return the length of a round's message, in each direction: a round doubles the places that are filled."""
         places = min(1 << round_, len(self.spans) - (1 << round_))
-        return self.word_octets + places * self.result.nbytes
+        return self.announcement_octets + places * self.result.nbytes
 
 
 class Exchange(Protocol):

@@ -61,15 +61,15 @@ class ShortAllreduce:
         self._announcement = Announcement(Call.RING_ALLREDUCE, count, tagged, operation, calling=exchange.calling)
         self._word = self._announcement.to_octets()
         places = np.zeros(size * count * FLOAT_OCTETS, np.uint8)
-        said = np.concatenate([np.frombuffer(self._word, np.uint8), places])
-        heard = np.zeros(len(self._word) + (size + 1) // 2 * count * FLOAT_OCTETS, np.uint8)
+        outgoing = np.concatenate([np.frombuffer(self._word, np.uint8), places])
+        incoming = np.zeros(len(self._word) + (size + 1) // 2 * count * FLOAT_OCTETS, np.uint8)
         with aborting_on_error(exchange):
             pairs = pairs_of(exchange)
         self._round = Gathering(
-            said,
-            heard,
+            outgoing,
+            incoming,
             len(self._word),
-            said[len(self._word) :].view(np.float32).reshape(size, count),
+            outgoing[len(self._word) :].view(np.float32).reshape(size, count),
             np.empty(count, np.float32),
             exchange.rank,
             partition(count, size),
@@ -81,7 +81,7 @@ class ShortAllreduce:
         self._own: Float32Array = self._round.values[0]
         sent_octets = sum(self._round.octets_in(number) for number in range(len(self._round.pairs)))
         self._aside_octets = sent_octets if tagged else 0
-        self._heard = heard.data[: len(self._word)]
+        self._incoming = incoming.data[: len(self._word)]
 
     def __call__(self, source: Float32Array, target: Float32Array) -> None:
         """Replace ``target`` by the reduction of every rank's ``source``, which may be the same vector."""
@@ -90,9 +90,9 @@ class ShortAllreduce:
             self._own[...] = source  # takes half as long as np.copyto
             if not self._exchange.drive(round_):
                 _gather(self._exchange, round_)
-            if round_.pairs and self._heard.tobytes() != self._word:  # quicker than to compare a memoryview
+            if round_.pairs and self._incoming.tobytes() != self._word:  # quicker than to compare a memoryview
                 behind = round_.pairs[round_.done - 1][1]
-                raise disagreement(self._exchange.rank, self._announcement, behind, bytes(self._heard))
+                raise disagreement(self._exchange.rank, self._announcement, behind, bytes(self._incoming))
         except BaseException as error:
             self._exchange.abort(error)
             raise
@@ -102,17 +102,17 @@ class ShortAllreduce:
 
 def _gather(exchange: Exchange, round_: Gathering) -> None:
     """Do what :class:`~netoffload.collectives.exchange.Gathering` describes."""
-    word, count = round_.word_octets, round_.result.nbytes
-    said, heard = round_.said.data, round_.heard.data
+    word, count = round_.announcement_octets, round_.result.nbytes
+    outgoing, incoming = round_.outgoing.data, round_.incoming.data
     for number, (ahead, behind) in enumerate(round_.pairs):
         round_.done = number + 1
         length = round_.octets_in(number)
-        move_all(exchange, [(ahead, said[:word])], [(behind, heard[:word])], may_be_late=True)
-        if heard[:word] != said[:word]:  # perhaps a call without values behind its announcement
+        move_all(exchange, [(ahead, outgoing[:word])], [(behind, incoming[:word])], may_be_late=True)
+        if incoming[:word] != outgoing[:word]:  # perhaps a call without values behind its announcement
             return
-        move_all(exchange, [(ahead, said[word:length])], [(behind, heard[word:length])], may_be_late=True)
+        move_all(exchange, [(ahead, outgoing[word:length])], [(behind, incoming[word:length])], may_be_late=True)
         start = word + (1 << number) * count
-        said[start : start + length - word] = heard[word:length]
+        outgoing[start : start + length - word] = incoming[word:length]
     _add_up(exchange, round_)
 
 

@@ -120,10 +120,10 @@ def _swap(exchange: Exchange, outgoing: Mapping[int, Payload], sources: Iterable
     """Send one message to each peer of ``outgoing`` while receiving one from each of ``sources``: length, octets."""
     channels = {peer: exchange.channel(peer, tagged=False) for peer in (*outgoing, *sources)}
     words = {peer: bytearray(_LENGTH.size) for peer in sources}
-    told = [(channels[peer], memoryview(_LENGTH.pack(payload.size))) for peer, payload in outgoing.items()]
-    heard = [(channels[peer], memoryview(word)) for peer, word in words.items()]
+    lengths_out = [(channels[peer], memoryview(_LENGTH.pack(payload.size))) for peer, payload in outgoing.items()]
+    lengths_in = [(channels[peer], memoryview(word)) for peer, word in words.items()]
     # A peer may take long to make a payload, but not to send it.
-    move_all(exchange, told, heard, may_be_late=True)
+    move_all(exchange, lengths_out, lengths_in, may_be_late=True)
     received = {peer: np.empty(_length(peer, word), np.uint8) for peer, word in words.items()}
     move_all(
         exchange,

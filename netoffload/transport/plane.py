@@ -187,7 +187,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
                 offer = replace(known, precision=own.precision, context=next(shared.numbers))
         except (NetOffloadError, OSError) as error:
             offer, failure = Offer(failure=str(error)), error
-        offers = [Offer.from_words(words) for words in rendezvous(offer.to_words())]
+        offers = [Offer.from_json(value) for value in rendezvous(offer.to_json())]
         agreed = _agree_together(rendezvous, offers, failure)
         if shared is not None:
             exchange = enter(shared.watch, offers[0].context, settings.timeout_s, settings.late_s)
@@ -251,11 +251,11 @@ def _agree_together(
 
 def _hosts_and_names(gathered: Sequence[Any]) -> tuple[list[str], list[str | None]]:
     """Return what the first gather brought: each rank's host, and the name of the connections that it could share."""
-    for rank, words in enumerate(gathered):
-        is_pair = isinstance(words, list) and len(words) == 2 and isinstance(words[0], str)
-        if not is_pair or not isinstance(words[1], str | None):
+    for rank, value in enumerate(gathered):
+        is_pair = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
+        if not is_pair or not isinstance(value[1], str | None):
             raise MalformedError(
-                f"rank {rank} sent {reprlib.repr(words)} where a host belongs: install the same version everywhere"
+                f"rank {rank} sent {reprlib.repr(value)} where a host belongs: install the same version everywhere"
             )
     return [host for host, _ in gathered], [name for _, name in gathered]
 

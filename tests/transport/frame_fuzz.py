@@ -71,7 +71,7 @@ def _fuzz_one(
         there.send(a_frame(rng))
         with watch.changed:
             try:
-                watch._hear(SENDER, peer)
+                watch._read_control(SENDER, peer)
             except CollectiveError as error:
                 heard(error)
                 peer.incoming.clear()

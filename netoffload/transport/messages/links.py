@@ -173,7 +173,7 @@ class Links:
         else:
             one.outgoing += Frame(Kind.CONNECT, tag=lane, context=context).to_octets()
 
-    def hear_of(self, source: int | None) -> None:
+    def want_control(self, source: int | None) -> None:
         """Make the control lane over which ``source`` says when it closes; None stands for any rank."""
         if source is not None and source != self.rank:
             self.want(source, Lane.CONTROL)
@@ -276,8 +276,8 @@ class Links:
         for rank, peer in self.peers.items():
             leaving = select.POLLOUT if peer.outgoing else 0
             # A watch that is stopping waits only for ranks to which control frames have yet to leave.
-            heard = 0 if peer.has_left or (is_stopping and not leaving) else select.POLLIN
-            add(rank, peer.control, heard | leaving)
+            reading = 0 if peer.has_left or (is_stopping and not leaving) else select.POLLIN
+            add(rank, peer.control, reading | leaving)
             if mailbox is not None:
                 coming = 0 if mailbox.wanted(rank) is None else select.POLLIN
                 add(rank, peer.messages, coming | (select.POLLOUT if peer.outbox else 0))

@@ -196,7 +196,7 @@ class Watch:
         peers = self.links.peers
         for rank in dict.fromkeys(ready):
             try:
-                self._hear(rank, peers[rank])
+                self._read_control(rank, peers[rank])
                 if self.failure is None:
                     peers[rank].read_message(rank, self.mailbox)
             except CollectiveError as error:
@@ -220,7 +220,7 @@ class Watch:
         if newly_left or len(links.connections) > stood:
             self.changed.notify_all()
 
-    def _hear(self, rank: int, peer: Peer) -> None:
+    def _read_control(self, rank: int, peer: Peer) -> None:
         """Read the control lane of ``peer``."""
         if peer.has_left or peer.control is None:
             return
@@ -236,7 +236,7 @@ class Watch:
         try:
             for frame in take_frames(peer.incoming):
                 self._check_context(frame.context)
-                self._obey(rank, peer, frame)
+                self._handle(rank, peer, frame)
         except MalformedError as error:
             peer.incoming.clear()
             raise MalformedError(f"rank {rank} {error}") from error
@@ -244,7 +244,7 @@ class Watch:
             peer.has_left = True
             raise self.links.lost(rank, "its connections closed without a farewell")
 
-    def _obey(self, rank: int, peer: Peer, frame: Frame) -> None:
+    def _handle(self, rank: int, peer: Peer, frame: Frame) -> None:
         """Do what a frame asks for."""
         if frame.kind is Kind.MESSAGE:
             octets = frame.count * FLOAT_OCTETS
@@ -329,7 +329,7 @@ class Watch:
                 if not (peer.has_left or self._stopping):
                     # Read first: a farewell may have come, and its reason explains more than this error.
                     try:
-                        self._hear(rank, peer)
+                        self._read_control(rank, peer)
                     except CollectiveError as reason:
                         self._fail(reason)
                     else:
@@ -428,7 +428,7 @@ class Context:
         request = Request(self._withdraw)
         with self._lock:
             if not self._refused(request):
-                self._links.hear_of(source)
+                self._links.want_control(source)
                 self._mailbox.post(Receive(source, tag, into, request, self.number))
                 self.fail_hopeless()
             self.shared.wake()
@@ -441,7 +441,7 @@ class Context:
             links = self._links
             while (reason := self._why_not()) is None:
                 known = len(links.peers)
-                links.hear_of(source)
+                links.want_control(source)
                 if (found := self._mailbox.first(source, tag, self.number)) is not None:
                     return found
                 all_left = source is None and links.all_left(self.number)
@@ -467,9 +467,9 @@ class Context:
         with self._lock:
             return self._links.left(self.number)
 
-    def explain(self, peer: int, said: str) -> CollectiveError:
+    def explain(self, peer: int, reason: str) -> CollectiveError:
         """Return why the connection to ``peer`` ended; wait a moment for the reason, else take what the kernel said."""
-        return self.ending(peer) or PeerLostError(f"rank {peer} is gone: {said}")
+        return self.ending(peer) or PeerLostError(f"rank {peer} is gone: {reason}")
 
     def ending(self, peer: int) -> CollectiveError | None:
         """Return why the context ended or ``peer`` left it; None if neither happens within a moment."""

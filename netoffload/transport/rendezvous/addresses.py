@@ -88,7 +88,7 @@ class AddressRendezvous:
         self._limit_s = limit_s
         self._attempt = attempt or Attempt.of_environment()
         self._lines: dict[int, _Line] = {}  # by rank: to rank 0, or on rank 0 from the others
-        self._door = _Door(addresses) if rank == 0 and self.size > 1 else None
+        self._listener = _Listener(addresses) if rank == 0 and self.size > 1 else None
 
     @property
     def host(self) -> str:
@@ -107,8 +107,8 @@ class AddressRendezvous:
         for line in self._lines.values():
             line.conn.close()
         self._lines.clear()
-        if self._door is not None:
-            self._door.close()
+        if self._listener is not None:
+            self._listener.close()
 
     def __enter__(self) -> Self:
         """Return self."""
@@ -162,64 +162,66 @@ class AddressRendezvous:
         values: dict[int, Any] = {0: value}
         have: dict[int, Any] = {0: True}
         try:
-            self._hear(values, deadline_s)
+            self._receive_all(values, deadline_s)
             gathered = [values[rank] for rank in range(self.size)]
-            self._tell({_VALUES: gathered}, deadline_s)
-            self._hear(have, deadline_s)
+            self._send_all({_VALUES: gathered}, deadline_s)
+            self._receive_all(have, deadline_s)
         except CollectiveError as error:
-            self._tell({_ERROR: str(error)}, time.monotonic() + GRACE_S)
+            self._send_all({_ERROR: str(error)}, time.monotonic() + GRACE_S)
             raise
-        self._tell({_GO: True}, deadline_s)
+        self._send_all({_GO: True}, deadline_s)
         return gathered
 
-    def _hear(self, words: dict[int, Any], deadline_s: float) -> None:
+    def _receive_all(self, words: dict[int, Any], deadline_s: float) -> None:
         """Take words from ranks and new connections until there are words of every rank."""
-        assert self._door is not None
+        assert self._listener is not None
         while absent := [rank for rank in range(self.size) if rank not in words]:
             lines = {line.conn.fileno(): rank for rank, line in self._lines.items()}
             poller = select.poll()
-            for descriptor in (*lines, *self._door.descriptors()):
+            for descriptor in (*lines, *self._listener.descriptors()):
                 poller.register(descriptor, select.POLLIN)
             ready = [descriptor for descriptor, _ in poller.poll(max(deadline_s - time.monotonic(), 0) * 1000)]
             if time.monotonic() > deadline_s:
-                raise missing(absent, self._limit_s, self._door.remark)
+                raise missing(absent, self._limit_s, self._listener.remark)
             for rank in (lines[descriptor] for descriptor in ready if descriptor in lines):
-                self._take(rank, words)
-            for line, said in self._door.open(ready):
-                self._identify(line, said, words)
+                self._receive_from(rank, words)
+            for line, frame in self._listener.open(ready):
+                self._identify(line, frame, words)
 
-    def _take(self, rank: int, words: dict[int, Any]) -> None:
+    def _receive_from(self, rank: int, words: dict[int, Any]) -> None:
         """Take what a known rank sends: one value per gather, then its receipt."""
         try:
-            for said in self._lines[rank].take():
+            for frame in self._lines[rank].take():
                 if rank in words:
                     raise MalformedError(f"rank {rank} sent more than one value in the set-up")
-                words[rank] = said[3] if isinstance(said, list) and len(said) == 4 else said
+                words[rank] = frame[3] if isinstance(frame, list) and len(frame) == 4 else frame
         except OSError as error:
             raise PeerLostError(f"rank {rank} ended during the set-up: {error.strerror or error}") from error
         except MalformedError as error:
             raise MalformedError(f"rank {rank} in the set-up: {error}") from error
 
-    def _identify(self, line: _Line, said: Any, words: dict[int, Any]) -> None:
+    def _identify(self, line: _Line, frame: Any, words: dict[int, Any]) -> None:
         """Take the first words of a connection; close it if it comes from no rank that is still missing."""
-        assert self._door is not None
+        assert self._listener is not None
         try:
-            rank, size, (run, counter, number), value = said
+            rank, size, (run, counter, number), value = frame
             is_awaited = size == self.size and rank not in words and rank not in self._lines
             attempt = Attempt(str(run), str(counter), int(number))
         except (TypeError, ValueError, OverflowError):
             is_awaited = False
-        if not is_awaited or not self._door.comes_from(line, rank):
+        if not is_awaited or not self._listener.comes_from(line, rank):
             line.conn.close()
         elif attempt.is_other_than(self._attempt):
-            self._door.remark = f"; rank {rank}'s offer is from {attempt}; this is {self._attempt}"
+            self._listener.remark = f"; rank {rank}'s offer is from {attempt}; this is {self._attempt}"
             with contextlib.suppress(OSError):
-                line.send({_ERROR: self._door.remark[2:], _ATTEMPT: self._attempt.number}, time.monotonic() + PAUSE_S)
+                line.send(
+                    {_ERROR: self._listener.remark[2:], _ATTEMPT: self._attempt.number}, time.monotonic() + PAUSE_S
+                )
             line.conn.close()
         else:
             self._lines[rank], words[rank] = line, value
 
-    def _tell(self, words: dict[str, Any], deadline_s: float) -> None:
+    def _send_all(self, words: dict[str, Any], deadline_s: float) -> None:
         for line in self._lines.values():
             with contextlib.suppress(OSError):  # it notices by itself
                 line.send(words, deadline_s)
@@ -231,8 +233,8 @@ class _Line:
     def __init__(self, conn: socket.socket, source: str = "") -> None:
         self.conn = conn
         self.source = source
-        self._heard = bytearray()
-        self._came: deque[Any] = deque()
+        self._octets = bytearray()
+        self._frames: deque[Any] = deque()
 
     def send(self, words: Any, deadline_s: float) -> None:
         """Send a frame."""
@@ -242,12 +244,12 @@ class _Line:
 
     def receive(self, deadline_s: float) -> Any:
         """Return the next frame; raise TimeoutError after the deadline, or as :meth:`take`."""
-        while not self._came:
+        while not self._frames:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(errno.ETIMEDOUT, "timed out")
             self.conn.settimeout(max(deadline_s - time.monotonic(), 0.001))
-            self._came += self.take(0)
-        return self._came.popleft()
+            self._frames += self.take(0)
+        return self._frames.popleft()
 
     def take(self, flags: int = socket.MSG_DONTWAIT) -> list[Any]:
         """Read once, and return the frames that are whole; raise OSError if the connection ended."""
@@ -257,21 +259,21 @@ class _Line:
             return []
         if not octets:
             raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
-        self._heard += octets
+        self._octets += octets
         frames = []
-        while len(self._heard) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._heard)
+        while len(self._octets) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._octets)
             if length > MAX_OCTETS:
                 raise MalformedError(f"a frame of {length} octets: no rank of this version sends that")
             end = _LENGTH.size + length
-            if len(self._heard) < end:
+            if len(self._octets) < end:
                 break
-            frames.append(parse(bytes(self._heard[_LENGTH.size : end]), "a frame"))
-            del self._heard[:end]
+            frames.append(parse(bytes(self._octets[_LENGTH.size : end]), "a frame"))
+            del self._octets[:end]
         return frames
 
 
-class _Door:
+class _Listener:
     """Rank 0's listener, and the connections that have not said which rank they come from."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
@@ -280,21 +282,21 @@ class _Door:
         self._sources: dict[str, str] = {}
         self._strangers: dict[int, _Line] = {}  # by descriptor, the oldest first
         try:
-            self._listener = socket.create_server(addresses[0], backlog=BACKLOG)
+            self._socket = socket.create_server(addresses[0], backlog=BACKLOG)
         except OSError as error:
             raise UsageError(f"cannot listen at {addresses[0]}: {error.strerror or error}") from error
-        self._listener.setblocking(False)
+        self._socket.setblocking(False)
 
     def close(self) -> None:
         """Stop listening, and close what no rank is known to use."""
-        self._listener.close()
+        self._socket.close()
         for line in self._strangers.values():
             line.conn.close()
         self._strangers.clear()
 
     def descriptors(self) -> list[int]:
         """Return what to wait for."""
-        return [self._listener.fileno(), *self._strangers]
+        return [self._socket.fileno(), *self._strangers]
 
     def comes_from(self, line: _Line, rank: Any) -> bool:
         """Return whether a connection comes from the address of a rank."""
@@ -308,19 +310,19 @@ class _Door:
             if (line := self._strangers.get(descriptor)) is None:
                 continue
             try:
-                said = line.take()
+                frames = line.take()
             except (OSError, MalformedError):
                 self._strangers.pop(descriptor).conn.close()
                 continue
-            if said:
-                spoke.append((self._strangers.pop(descriptor), said[0]))
-        if self._listener.fileno() in ready:
+            if frames:
+                spoke.append((self._strangers.pop(descriptor), frames[0]))
+        if self._socket.fileno() in ready:
             self._accept()
         return spoke
 
     def _accept(self) -> None:
         try:
-            conn, (source, _port) = self._listener.accept()
+            conn, (source, _port) = self._socket.accept()
         except (BlockingIOError, ConnectionError):
             return
         except OSError as error:

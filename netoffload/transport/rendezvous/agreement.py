@@ -94,7 +94,7 @@ class Offer:
     offload: Offload = Offload.NIC  # who is to compress
     coding: Precision | None = None  # codec and bound that it would code by itself with; None: it is not to code
 
-    def to_words(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the offer as JSON values, which a rendezvous carries."""
         return {
             "version": self.version,
@@ -110,17 +110,17 @@ class Offer:
         }
 
     @classmethod
-    def from_words(cls, words: Any) -> Offer:
+    def from_json(cls, fields: Any) -> Offer:
         """Return what a rank offered; if its version differs, only the version; if it is nonsense, a failure."""
         try:
-            if words["version"] != VERSION:
-                return cls(version=_number(words["version"], 0, 2**31))
-            marking, failure, token = words["marking"], words["failure"], bytes.fromhex(words["token"])
+            if fields["version"] != VERSION:
+                return cls(version=_number(fields["version"], 0, 2**31))
+            marking, failure, token = fields["marking"], fields["failure"], bytes.fromhex(fields["token"])
             if len(token) != TOKEN_OCTETS or not (failure is None or isinstance(failure, str)):
                 raise ValueError("its token or its failure")
             return cls(
-                address=_address(words["address"]),
-                ports=_ports(words["ports"]),
+                address=_address(fields["address"]),
+                ports=_ports(fields["ports"]),
                 token=token,
                 marking=None
                 if marking is None
@@ -130,40 +130,40 @@ class Offer:
                         (_number(first, 1, 2**16 - 1), _number(last, first, 2**16 - 1)) for first, last in marking[1]
                     ),
                 ),
-                precision=_precision(words["precision"]),
-                coding=_precision(words["coding"]),
-                offload=Offload(words["offload"]),
+                precision=_precision(fields["precision"]),
+                coding=_precision(fields["coding"]),
+                offload=Offload(fields["offload"]),
                 failure=None if failure is None else "".join(one if one.isprintable() else "?" for one in failure),
-                context=_number(words["context"], 1, 2**32 - 1),
+                context=_number(fields["context"], 1, 2**32 - 1),
             )
         except (LookupError, TypeError, ValueError, OverflowError, OSError, UsageError) as error:
             return cls(failure=f"its offer cannot be read: {error!r:.200}")
 
 
-def _number(word: Any, least: int, most: int) -> int:
-    if type(word) is not int or not least <= word <= most:
-        raise ValueError(f"{reprlib.repr(word)} is not a number between {least} and {most}")
-    return word
+def _number(value: Any, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{reprlib.repr(value)} is not a number between {least} and {most}")
+    return value
 
 
-def _address(word: Any) -> str:
+def _address(value: Any) -> str:
     """Return an IPv4 address; "" is that of a rank that cannot take part."""
-    if word != "":
-        socket.inet_pton(socket.AF_INET, word)
-    return str(word)
+    if value != "":
+        socket.inet_pton(socket.AF_INET, value)
+    return str(value)
 
 
-def _ports(words: Any) -> dict[bool, int] | None:
-    if words is None:
+def _ports(fields: Any) -> dict[bool, int] | None:
+    if fields is None:
         return None
-    ports = {bool(is_tagged): _number(port, 1, 2**16 - 1) for is_tagged, port in words}
+    ports = {bool(is_tagged): _number(port, 1, 2**16 - 1) for is_tagged, port in fields}
     if ports and len(ports) != 2:
         raise ValueError("a listener is missing")
     return ports
 
 
-def _precision(words: Any) -> Precision | None:
-    return None if words is None else Precision(codec.get(words[0]).name, check_bound_k(_number(words[1], 0, 2**31)))
+def _precision(fields: Any) -> Precision | None:
+    return None if fields is None else Precision(codec.get(fields[0]).name, check_bound_k(_number(fields[1], 0, 2**31)))
 
 
 def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | None:

@@ -148,17 +148,17 @@ class StoreRendezvous:
         self._store.set(f"{self._prefix}/ask/{self.rank}", json.dumps({"nonce": own, "attempt": self._attempt}))
         if not self._comes(self._answer(own), deadline_s):
             raise missing([0], self.limit_s)
-        meeting = _checked_nonce(self._heard(self._answer(own), "meeting"))
+        meeting = _checked_nonce(self._read_field(self._answer(own), "meeting"))
         self._store.set(f"{self._prefix}/{meeting}/join/{self.rank}", json.dumps(own))
         if not self._comes(self._roster(meeting), deadline_s):
             joins = {rank: f"{self._prefix}/{meeting}/join/{rank}" for rank in range(1, self.size)}
             raise missing([rank for rank, key in joins.items() if not self._store.check([key])] or [0], self.limit_s)
-        nonces = self._heard(self._roster(meeting), "nonces")
+        nonces = self._read_field(self._roster(meeting), "nonces")
         if not isinstance(nonces, dict) or nonces.get(str(self.rank)) != own:
             raise CollectiveError(f"another process has taken the place of rank {self.rank} ({self._attempt})")
         return meeting
 
-    def _heard(self, key: str, name: str) -> Any:
+    def _read_field(self, key: str, name: str) -> Any:
         """Return what rank 0 wrote as ``name``; raise PeerLostError if it wrote an error instead."""
         words = parse(self._store.get(key), "what rank 0 left in the store")
         if isinstance(words, dict) and "error" in words:

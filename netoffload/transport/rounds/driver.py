@@ -192,11 +192,11 @@ class Driver:
         port, state = self._port, self._port.state
         state[: loop_port.PATIENCE] = 0
         ours = np.array(list(meeting.ours), np.uint8)
-        heard = np.frombuffer(meeting.heard, np.uint8)
+        incoming = np.frombuffer(meeting.incoming, np.uint8)
 
         def step(slice_ns: int, limit_ns: int) -> int:
             table = np.array([(ahead.fileno(), behind.fileno()) for ahead, behind in pairs], np.int64)
-            return meeting_loop.run_meeting(table, slice_ns, limit_ns, ours, heard, port)
+            return meeting_loop.run_meeting(table, slice_ns, limit_ns, ours, incoming, port)
 
         with self._lock:
             try:
@@ -347,9 +347,9 @@ def _prepare_gathering(gathering: Gathering, port: Port) -> _PreparedGathering |
     if JIT_DISABLED or codec is None:
         return False
     plan = GatheringPlan(
-        gathering.said,
-        gathering.heard,
-        gathering.word_octets,
+        gathering.outgoing,
+        gathering.incoming,
+        gathering.announcement_octets,
         values,
         values.view(np.uint32),
         gathering.result,

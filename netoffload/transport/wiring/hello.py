@@ -64,13 +64,13 @@ class Hello:
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_OCTETS))
     mac: bytes = bytes(_MAC_OCTETS)  # proof that the sender knows the secret, and what the other end said last
 
-    def sealed(self, secret: bytes, heard: bytes = b"") -> Hello:
-        """Return the hello with its MAC; ``heard`` is the other end's nonce, empty in a call."""
-        return replace(self, mac=self._mac(secret, heard))
+    def sealed(self, secret: bytes, peer_nonce: bytes = b"") -> Hello:
+        """Return the hello with its MAC; ``peer_nonce`` is the other end's nonce, empty in a call."""
+        return replace(self, mac=self._mac(secret, peer_nonce))
 
-    def is_sealed(self, secret: bytes, heard: bytes = b"") -> bool:
+    def is_sealed(self, secret: bytes, peer_nonce: bytes = b"") -> bool:
         """Return whether the MAC is right; arguments as for :meth:`sealed`."""
-        return hmac.compare_digest(self.mac, self._mac(secret, heard))
+        return hmac.compare_digest(self.mac, self._mac(secret, peer_nonce))
 
     def answers(self, other: Hello, step: Step) -> bool:
         """Return whether this is hello number ``step`` from the rank that got ``other``, about the same connection."""
@@ -101,6 +101,6 @@ class Hello:
     def _facts(self) -> bytes:
         return _FACTS.pack(_MAGIC, self.step, self.rank, self.to, self.lane, self.context, self.nonce)
 
-    def _mac(self, secret: bytes, heard: bytes) -> bytes:
-        facts = self._facts() + heard
+    def _mac(self, secret: bytes, peer_nonce: bytes) -> bytes:
+        facts = self._facts() + peer_nonce
         return hashlib.blake2b(facts, digest_size=_MAC_OCTETS, key=secret, person=b"netoffload-hello").digest()
