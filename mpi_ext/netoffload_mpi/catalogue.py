@@ -119,52 +119,39 @@ def _plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, option
     values = float_vector(recvbuf, writable=True)
     source = source_of(sendbuf, values)
     tagged = options.tagged
-    calling = f"Allreduce_comp of {values.size} floats with average=True" if options.average else ""
-    divisor = np.float32(place.size) if options.average else None
-
-    def run_short(plane: MpiPlane) -> None:
-        call = plane.short_allreduce(values.size, operation, tagged=tagged)
-        call(values if source is None else source, values)
-        if divisor is not None:
-            np.divide(values, divisor, out=values)
-
-    if options.algorithm == "ring" and is_short(values.size, place.size):
-        return Plan(run_short, options.lanes, calling)
+    is_gathered = options.algorithm == "ring" and is_short(values.size, place.size)
 
     def run(plane: MpiPlane) -> None:
-        exchange, chunk_floats = plane.exchange, plane.chunk_floats()
-        quantise = plane.quantise if tagged else None
-        copy(values, source)
-        if options.algorithm == "mpi":
+        exchange, quantise = plane.exchange, plane.quantise if tagged else None
+        if not is_gathered:
+            copy(values, source)
+        if is_gathered:
+            call = plane.short_allreduce(values.size, operation, tagged=tagged)
+            call(values if source is None else source, values)
+        elif options.algorithm == "mpi":
             with aborting_on_error(exchange):
                 meet(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation))
             plane.mpi.Allreduce(MPI.IN_PLACE, [values, MPI.FLOAT], op)
         elif options.algorithm == "wa":
             aggregator_allreduce(exchange, values, tagged=tagged, operation=operation)
         elif options.algorithm == "hierarchical":
-            groups = plane.groups() if options.groups is None else options.groups
             hierarchical_allreduce(
                 exchange,
                 values,
-                groups,
+                plane.groups() if options.groups is None else options.groups,
                 tagged=tagged,
                 top=options.top,
                 operation=operation,
                 quantise=quantise,
-                chunk_floats=chunk_floats,
+                chunk_floats=plane.chunk_floats(),
             )
         else:
-            ring_allreduce(
-                exchange,
-                values,
-                tagged=tagged,
-                operation=operation,
-                quantise=quantise,
-                chunk_floats=chunk_floats,
-            )
-        if divisor is not None:
-            np.divide(values, divisor, out=values)
+            chunk = plane.chunk_floats()
+            ring_allreduce(exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk)
+        if options.average:
+            np.divide(values, np.float32(place.size), out=values)
 
+    calling = f"Allreduce_comp of {values.size} floats with average=True" if options.average else ""
     return Plan(run, options.lanes, calling)
 
 
