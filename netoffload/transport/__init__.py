@@ -35,8 +35,8 @@ Rooms, each above those before it::
     wiring       one connection: lane, listener, hello, coding
     messages     the watch: liveness, and messages between two ranks
     rounds       collectives in compiled code
-    (here)       plane: set-up, from an offer to the first meeting; sharing: communicators of the same ranks;
-                 calls: calls carried out in order, and accounted for by info; local_ranks: ranks as threads
+    (here)       plane: set-up, from an offer to the first meeting; calls: calls carried out in order, and accounted
+                 for by info; local_ranks: ranks as threads
 """
 
 from netoffload.transport.calls import Calls

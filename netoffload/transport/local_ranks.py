@@ -10,25 +10,10 @@ from typing import Any
 
 from netoffload.errors import CollectiveError
 from netoffload.transport.plane import wire_up
-from netoffload.transport.rendezvous.agreement import UNTAGGED, Gather, Marking, Offer, Quantiser, agree
+from netoffload.transport.rendezvous.agreement import UNTAGGED, Marking, Offer, Quantiser, agree
 from netoffload.transport.rounds.driver import prepare
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Listeners
-
-
-def gatherers(size: int) -> list[Gather]:
-    """Return one function per rank, an allgather between threads."""
-    meeting = threading.Barrier(size, timeout=20)
-    table: list[Any] = [None] * size
-
-    def gather(rank: int, value: Any) -> Sequence[Any]:
-        table[rank] = value
-        meeting.wait()
-        gathered = list(table)
-        meeting.wait()
-        return gathered
-
-    return [lambda value, rank=rank: gather(rank, value) for rank in range(size)]  # type: ignore[misc]
 
 
 def run_tcp(
@@ -40,17 +25,17 @@ def run_tcp(
     marking: Marking | None = None,
     coding: Quantiser | None = None,
 ) -> list[Any]:
-    """Run ``body`` on every rank, rank 0 in this thread; return per rank its result, or the CollectiveError that it
-    raised.
-    """
-    gathers = gatherers(size)
+    """Run ``body`` on every rank, rank 0 in this thread; return each rank's result, or its CollectiveError."""
+    meeting, table = threading.Barrier(size, timeout=20), [Offer()] * size
     prepare()  # here, or the others would take a rank that compiles for late or stuck
 
     def run(rank: int) -> Any:
         address = "127.0.0.1" if addresses is None else addresses[rank]
         try:
             listeners = Listeners(size, address, marking)
-            offers = gathers[rank](Offer(address=address, ports=listeners.ports, marking=marking))
+            table[rank] = Offer(address=address, ports=listeners.ports, marking=marking)
+            meeting.wait()
+            offers = list(table)
             tos = (UNTAGGED if coding else agree(offers).marking).tos
             exchange = wire_up(rank, offers, listeners, tos, timeout_s, late_s, coding)
             with contextlib.closing(exchange):

@@ -4,15 +4,21 @@ All ranks gather their offers, each of which names two listening ports. Every ra
 (``messages.links``) on the control lane, and they begin to watch each other. Then all ranks meet, which is their first
 call. A rank that leaves this meeting knows that all ranks are connected. So all ranks fail together: a rank that fails
 tells its neighbours, and the error names a rank that dies or stops meanwhile.
+
+Communicators of the same ranks share connections. A process keeps the watches of its groups of ranks in a table, where
+a set-up looks its group up. If all ranks have the same watch, the new communicator becomes another context of it: no
+rank listens or connects anew. Else all ranks make a new watch. Rank 0 numbers the contexts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import reprlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -23,7 +29,7 @@ from netoffload.collectives import CHUNK_FLOATS, Operation, Quantise, ShortAllre
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
 from netoffload.collectives.ring import chunk_for
 from netoffload.compiled.arrays import Float32Array
-from netoffload.config import ENV_CONTROL, Offload, chosen_offload, parse_size_octets
+from netoffload.config import ENV_ADDRESS, ENV_CONTROL, Offload, chosen_offload, parse_size_octets
 from netoffload.errors import MalformedError, NetOffloadError, UsageError
 from netoffload.transport.info import NicAccount
 from netoffload.transport.messages.links import Links
@@ -42,7 +48,7 @@ from netoffload.transport.rendezvous.agreement import (
 )
 from netoffload.transport.rounds.driver import numba_found, prepare
 from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload.transport.sharing import Shared, held, keep, key_of
+from netoffload.transport.wiring import nearby
 from netoffload.transport.wiring.lanes import Listeners
 
 Plane = TypeVar("Plane", bound="DataPlane")
@@ -152,6 +158,58 @@ class DataPlane:
         return by_network if len(by_network) > 1 else default_groups(self.exchange.size)
 
 
+@dataclass(eq=False)
+class Shared:
+    """A group's watch, and what its ranks agreed on when they made it."""
+
+    watch: Watch
+    offers: list[Offer]  # the offers of all ranks
+    marking: Marking | None  # what this rank's NIC takes for tagged
+    # The numbers of later contexts.
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(FIRST_CONTEXT + 1))
+
+    @property
+    def name(self) -> str:
+        """A name that is the same on all ranks."""
+        return nearby.name_of(self.offers[0].token)
+
+
+_lock = threading.Lock()
+_table: dict[Hashable, Shared] = {}  # the groups of this process, by `_key_of`
+
+
+def _key_of(group: Hashable | None, rank: int, *asked: Hashable) -> Hashable | None:
+    """Return the key of a group: set-ups with the same key may share a watch; None: this one shares none."""
+    if group is None:
+        return None
+    # The process id, so that a forked child shares none of its parent's connections.
+    return group, rank, *asked, os.getpid(), os.environ.get(ENV_ADDRESS), os.environ.get(ENV_CONTROL)
+
+
+@contextlib.contextmanager
+def _held(key: Hashable | None, marking: Marking | None) -> Iterator[Shared | None]:
+    """Keep a group's watch alive while all ranks find out whether they have the same one; None if there is none."""
+    with _lock:
+        found = _table.get(key)
+        if found is not None and (found.marking != marking or not found.watch.hold()):
+            found = None
+    try:
+        yield found
+    finally:
+        if found is not None:
+            found.watch.release()
+
+
+def _keep(key: Hashable | None, shared: Shared) -> None:
+    """Keep a new watch for later set-ups of the group."""
+    if key is None:
+        return
+    with _lock:
+        for stale in [each for each, one in _table.items() if not one.watch.is_alive]:
+            del _table[stale]
+        _table[key] = shared
+
+
 @numba_found()
 def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Plane]) -> Plane:
     """Agree with all ranks and connect; collective. A rank that has failed still takes part in every gather.
@@ -169,8 +227,8 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
     except NetOffloadError as error:
         failure = error
     asked = settings.timeout_s, settings.offload, settings.codec, settings.bound_k
-    key = key_of(rendezvous.group, rendezvous.rank, *asked)
-    with held(key, own.marking) as found, contextlib.ExitStack() as stack:
+    key = _key_of(rendezvous.group, rendezvous.rank, *asked)
+    with _held(key, own.marking) as found, contextlib.ExitStack() as stack:
         hosts, names = _hosts_and_names(rendezvous([host, found and found.name]))
         shared = found if len(set(names)) == 1 else None
         offer, listeners = Offer(), None
@@ -196,7 +254,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
             stack.pop_all()
             limits = settings.timeout_s, settings.late_s
             exchange = wire_up(rendezvous.rank, offers, listeners, agreed.marking.tos, *limits, agreed.coding)
-            keep(key, Shared(exchange.watch.shared, offers, own.marking))
+            _keep(key, Shared(exchange.watch.shared, offers, own.marking))
     return _plane_of(kind, exchange, agreed, offers, settings)
 
 

@@ -1,6 +1,6 @@
 """The watch: a thread that makes a group's connections, knows which of its ranks live, and moves messages.
 
-**Contexts.** A communicator is a context: a number that all its ranks know (``sharing``). Each context has its own
+**Contexts.** A communicator is a context: a number that all its ranks know (``plane``). Each context has its own
 connections for collectives; control lanes, messages lanes, listeners and this thread are shared. A receive takes only
 messages of its own context.
 
