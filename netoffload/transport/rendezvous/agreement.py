@@ -12,7 +12,7 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from netoffload import codec
 from netoffload.compiled.arrays import Float32Array
@@ -34,6 +34,8 @@ from netoffload.config import (
 )
 from netoffload.control import request
 from netoffload.errors import CollectiveError, UsageError
+
+T = TypeVar("T")
 
 VERSION = 10  # version of the data plane: ranks with different versions do not connect
 
@@ -115,21 +117,14 @@ class Offer:
         try:
             if fields["version"] != VERSION:
                 return cls(version=_number(fields["version"], 0, 2**31))
-            marking, failure, token = fields["marking"], fields["failure"], bytes.fromhex(fields["token"])
+            failure, token = fields["failure"], bytes.fromhex(fields["token"])
             if len(token) != TOKEN_OCTETS or not (failure is None or isinstance(failure, str)):
                 raise ValueError("its token or its failure")
             return cls(
                 address=_address(fields["address"]),
                 ports=_ports(fields["ports"]),
                 token=token,
-                marking=None
-                if marking is None
-                else Marking(
-                    _number(marking[0], 0, 255),
-                    tuple(
-                        (_number(first, 1, 2**16 - 1), _number(last, first, 2**16 - 1)) for first, last in marking[1]
-                    ),
-                ),
+                marking=_marking(fields["marking"]),
                 precision=_precision(fields["precision"]),
                 coding=_precision(fields["coding"]),
                 offload=Offload(fields["offload"]),
@@ -160,6 +155,13 @@ def _ports(fields: Any) -> dict[bool, int] | None:
     if ports and len(ports) != 2:
         raise ValueError("a listener is missing")
     return ports
+
+
+def _marking(fields: Any) -> Marking | None:
+    if fields is None:
+        return None
+    ports = ((_number(first, 1, 2**16 - 1), _number(last, first, 2**16 - 1)) for first, last in fields[1])
+    return Marking(_number(fields[0], 0, 255), tuple(ports))
 
 
 def _precision(fields: Any) -> Precision | None:
@@ -269,28 +271,22 @@ def agree(offers: Sequence[Offer]) -> Agreement:
     # A rank without a NIC, whose caller named no codec, rounds as the others do. Its connections stay raw, which NICs
     # find out in the TCP handshake, but identical results need the same rounding everywhere.
     if offload is Offload.NIC:
-        return Agreement(_agreed_precision([offer.precision for offer in offers]), _agreed_marking(offers))
-    return Agreement(_agreed_precision([offer.coding for offer in offers]), UNTAGGED, offload)
+        precision = _agreed([offer.precision for offer in offers], "ranks round differently", _describe)
+        # A rank without a NIC uses the marking of the others.
+        marking = _agreed([offer.marking for offer in offers], "NICs have different tags", _describe_marking)
+        return Agreement(precision, marking or Marking())
+    precision = _agreed([offer.coding for offer in offers], "ranks round differently", _describe)
+    return Agreement(precision, UNTAGGED, offload)
 
 
-def _agreed_precision(precisions: Sequence[Precision | None]) -> Precision | None:
-    """Return the codec and bound of all ranks that round; None if no rank does."""
-    rounding = [(rank, precision) for rank, precision in enumerate(precisions) if precision is not None]
-    for rank, precision in rounding:
-        if precision != rounding[0][1]:
-            first = f"rank {rounding[0][0]} {_describe(rounding[0][1])}"
-            raise CollectiveError(f"ranks round differently: {first}, rank {rank} {_describe(precision)}")
-    return rounding[0][1] if rounding else None
-
-
-def _agreed_marking(offers: Sequence[Offer]) -> Marking:
-    """Return the marking of all ranks that have a NIC; the others use it too."""
-    marking = [(rank, offer.marking) for rank, offer in enumerate(offers) if offer.marking is not None]
-    for rank, other in marking:
-        if other != marking[0][1]:
-            first = f"rank {marking[0][0]} {_describe_marking(marking[0][1])}"
-            raise CollectiveError(f"NICs have different tags: {first}, rank {rank} {_describe_marking(other)}")
-    return marking[0][1] if marking else Marking()
+def _agreed(offered: Sequence[T | None], difference: str, describe: Callable[[T], str]) -> T | None:
+    """Return what all ranks offer that offer anything; None if no rank does."""
+    offering = [(rank, one) for rank, one in enumerate(offered) if one is not None]
+    for rank, one in offering:
+        first_rank, first = offering[0]
+        if one != first:
+            raise CollectiveError(f"{difference}: rank {first_rank} {describe(first)}, rank {rank} {describe(one)}")
+    return offering[0][1] if offering else None
 
 
 def _describe(precision: Precision) -> str:

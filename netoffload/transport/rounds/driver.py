@@ -23,7 +23,7 @@ from typing import Final, Literal, cast
 import numpy as np
 
 from netoffload.collectives import Stopwatch
-from netoffload.collectives.exchange import FLOAT_OCTETS, Gathering, Meeting, Quantise, RingRound
+from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Gathering, Meeting, Quantise, RingRound
 from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.compiled.jit import JIT_DISABLED, compiled_for
 from netoffload.errors import CollectiveError, PeerLostError
@@ -97,13 +97,6 @@ class TcpChannel:
 Sides = tuple[TcpChannel, TcpChannel]
 
 
-def prepare() -> None:
-    """Compile what rounds run, or load it from the cache, so that no call makes a peer wait for it."""
-    if not JIT_DISABLED:
-        with numba_found():
-            _prepare()
-
-
 @contextlib.contextmanager
 def numba_found() -> Iterator[None]:
     """Let Numba find itself: it imports itself when it loads a kernel, and a program may have hidden it meanwhile."""
@@ -116,7 +109,11 @@ def numba_found() -> Iterator[None]:
         sys.modules.update(hidden)
 
 
-def _prepare() -> None:
+@numba_found()
+def prepare() -> None:
+    """Compile what rounds run, or load it from the cache, so that no call makes a peer wait for it."""
+    if JIT_DISABLED:
+        return
     nothing = np.empty(0, np.float32)
     no_steps = np.zeros((1, 2), np.int64)
     plan = RingPlan(nothing, nothing.view(np.uint32), nothing, no_steps, 0, 0, loop_port.NOT_ROUNDED, 0)
@@ -164,9 +161,9 @@ class Driver:
 
     def go_round(self, ring: RingRound) -> bool:
         """Carry out a ring; see :meth:`~netoffload.collectives.exchange.Exchange.drive`."""
-        outward, inward, port = ring.outward, ring.inward, self._port
-        if JIT_DISABLED or not isinstance(outward, TcpChannel) or not isinstance(inward, TcpChannel):
+        if (pairs := _tcp_pairs([(ring.outward, ring.inward)])) is None:
             return False
+        ((outward, inward),), port = pairs, self._port
         run = _plain_ring(ring, port) if outward.coded is None else _coded_ring(ring, outward, inward, port)
         if run is None:
             return False
@@ -184,11 +181,8 @@ class Driver:
 
     def meet(self, meeting: Meeting) -> bool:
         """Carry out a meeting; see ``Exchange.drive``."""
-        pairs: list[Sides] = []
-        for ahead, behind in meeting.pairs:
-            if JIT_DISABLED or not isinstance(ahead, TcpChannel) or not isinstance(behind, TcpChannel):
-                return False
-            pairs.append((ahead, behind))
+        if (pairs := _tcp_pairs(meeting.pairs)) is None:
+            return False
         port, state = self._port, self._port.state
         state[: loop_port.PATIENCE] = 0
         ours = np.array(list(meeting.ours), np.uint8)
@@ -338,13 +332,8 @@ class _PreparedGathering:
 
 def _prepare_gathering(gathering: Gathering, port: Port) -> _PreparedGathering | Literal[False]:
     """Return a gathering as compiled code takes it; False if only Python can do it."""
-    pairs: list[Sides] = []
-    for ahead, behind in gathering.pairs:
-        if not isinstance(ahead, TcpChannel) or not isinstance(behind, TcpChannel):
-            return False
-        pairs.append((ahead, behind))
-    codec, values = _codec(gathering.quantise), gathering.values.reshape(-1)
-    if JIT_DISABLED or codec is None:
+    pairs, codec, values = _tcp_pairs(gathering.pairs), _codec(gathering.quantise), gathering.values.reshape(-1)
+    if pairs is None or codec is None:
         return False
     plan = GatheringPlan(
         gathering.outgoing,
@@ -360,6 +349,12 @@ def _prepare_gathering(gathering: Gathering, port: Port) -> _PreparedGathering |
         *codec,
     )
     return _PreparedGathering(plan, pairs, [gathering.octets_in(number) for number in range(len(pairs))], port)
+
+
+def _tcp_pairs(pairs: Sequence[tuple[Channel, Channel]]) -> list[Sides] | None:
+    """Return channels that compiled code can use; None if only Python can."""
+    tcp = [(out, in_) for out, in_ in pairs if isinstance(out, TcpChannel) and isinstance(in_, TcpChannel)]
+    return None if JIT_DISABLED or len(tcp) < len(pairs) else tcp
 
 
 def _codec(quantise: Quantise | None) -> tuple[int, int] | None:
