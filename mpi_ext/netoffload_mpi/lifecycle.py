@@ -179,35 +179,29 @@ class PlaneComm(MPI.Intracomm):
         alike._settings = self._settings
         return alike
 
-    def _place(self) -> Place:
-        if self._at is None:
-            self._at = Place(self.Get_rank(), self.Get_size())
-        return self._at
-
     def _run(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
         """Plan a call and carry it out, after those under way."""
-        try:
-            plan = make(self._place(), *arguments, **options)
-        except Exception:
-            self._refuse(wait=True)
-            raise
+        plan = self._plan(make, arguments, options, is_blocking=True)
         self.calls().run(*plan)
 
     def _start(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> CompRequest:
         """Plan a call and carry it out in the background; arguments as for :meth:`_run`."""
-        try:
-            plan = make(self._place(), *arguments, **options)
-        except Exception:
-            self._refuse(wait=False)
-            raise
+        plan = self._plan(make, arguments, options, is_blocking=False)
         # The set-up happens in the caller's thread, because it is collective and calls MPI.
         return CompRequest(self.calls().start(*plan))
 
-    def _refuse(self, *, wait: bool) -> None:
-        """Tell the other ranks, in their meeting, that this rank does not make the call that they make."""
-        if self.Get_size() == 1:
-            return
-        with contextlib.suppress(NetOffloadError):  # the caller raises the cause
-            request = self.calls().refuse()
-            if wait:
-                request.wait()
+    def _plan(
+        self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any], *, is_blocking: bool
+    ) -> Plan:
+        """Return the plan; if the arguments are wrong, tell the other ranks in their meeting, and raise."""
+        if self._at is None:
+            self._at = Place(self.Get_rank(), self.Get_size())
+        try:
+            return make(self._at, *arguments, **options)
+        except Exception:
+            if self._at.size > 1:
+                with contextlib.suppress(NetOffloadError):  # the cause is what this rank raises
+                    request = self.calls().refuse()
+                    if is_blocking:
+                        request.wait()
+            raise

@@ -18,7 +18,8 @@ import enum
 import itertools
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from netoffload.collectives.exchange import Channel, Exchange, Meeting
@@ -126,6 +127,14 @@ def meet(exchange: Exchange, announcement: Announcement) -> None:
         _meet(exchange, meeting)
     if pairs and meeting.incoming != ours:
         raise disagreement(exchange.rank, announcement, pairs[meeting.done - 1][1], bytes(meeting.incoming))
+
+
+@contextmanager
+def met(exchange: Exchange, announcement: Announcement) -> Iterator[None]:
+    """Make the body one call of all ranks: they meet before it, and if it raises, the exchange ends on all of them."""
+    with aborting_on_error(exchange):
+        meet(exchange, announcement)
+        yield
 
 
 def pairs_of(exchange: Exchange) -> list[tuple[Channel, Channel]]:

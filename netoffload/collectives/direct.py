@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from netoffload.collectives.announcement import Announcement, Call, check_pair_counts, check_root, meet
+from netoffload.collectives.announcement import Announcement, Call, check_pair_counts, check_root, met
 from netoffload.collectives.exchange import Exchange, Vector
 from netoffload.collectives.schedule import Span
-from netoffload.collectives.transfer import EXACT_TYPES, aborting_on_error, move_all, octets_of
+from netoffload.collectives.transfer import EXACT_TYPES, move_all, octets_of
 from netoffload.errors import UsageError
 
 
@@ -68,8 +68,7 @@ def _through_root(
         _keep(*((blocks[root], own) if is_gather else (own, blocks[root])))
         pieces = {peer: block for peer, block in enumerate(blocks) if peer != root}
     counts, is_sender = {peer: piece.size for peer, piece in pieces.items()}, is_root is not is_gather
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(call, tagged=tagged, root=root))
+    with met(exchange, Announcement(call, tagged=tagged, root=root)):
         check_pair_counts(exchange, counts if is_sender else {}, {} if is_sender else counts, _unit(own))
         moves = [
             (exchange.channel(peer, tagged=tagged), octets_of(piece, _types(tagged))) for peer, piece in pieces.items()
@@ -100,8 +99,7 @@ def alltoall(
         )
     _keep(incoming[rank], outgoing[rank])
     others = [peer for peer in range(size) if peer != rank]
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.ALLTOALL, tagged=tagged))
+    with met(exchange, Announcement(Call.ALLTOALL, tagged=tagged)):
         check_pair_counts(
             exchange,
             {peer: outgoing[peer].size for peer in others},

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from netoffload.collectives.announcement import Announcement, Call, meet
+from netoffload.collectives.announcement import Announcement, Call, meet, met
 from netoffload.collectives.exchange import (
     Channel,
     Exchange,
@@ -29,7 +29,7 @@ from netoffload.collectives.exchange import (
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.ring import CHUNK_FLOATS, allgather_round, allreduce_round, reduce_scatter_round
 from netoffload.collectives.schedule import partition
-from netoffload.collectives.transfer import aborting_on_error, octets_of
+from netoffload.collectives.transfer import octets_of
 from netoffload.collectives.tree import broadcast_round, reduce_round
 from netoffload.collectives.worker_aggregator import aggregator_round
 from netoffload.compiled.arrays import Float32Array
@@ -129,46 +129,32 @@ def hierarchical_allreduce(
     octets_of(values)
     check_groups(groups, exchange.size)
     check_choice("top", top, TOPS)
-    with aborting_on_error(exchange):
-        details = f"top {top}, groups {' | '.join(','.join(map(str, group)) for group in groups)}"
-        meet(exchange, Announcement(Call.HIERARCHICAL_ALLREDUCE, values.size, tagged, operation, details=details))
-        _three_rounds(exchange, values, groups, tagged, top, operation, quantise, chunk_floats)
+    details = f"top {top}, groups {' | '.join(','.join(map(str, group)) for group in groups)}"
+    announced = Announcement(Call.HIERARCHICAL_ALLREDUCE, values.size, tagged, operation, details=details)
+    with met(exchange, announced):
+        inner = SubExchange(exchange, next(group for group in groups if exchange.rank in group))
 
+        def exchange_between(members: Sequence[int], block: Float32Array) -> None:
+            across = SubExchange(exchange, members)
+            meet(across, Announcement(Call.CONFIRM))
+            if top == "wa":
+                aggregator_round(across, block, aggregator=0, tagged=tagged, operation=operation)
+            else:
+                allreduce_round(
+                    across, block, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
+                )
 
-def _three_rounds(
-    exchange: Exchange,
-    values: Float32Array,
-    groups: Groups,
-    tagged: bool,
-    top: str,
-    operation: Operation,
-    quantise: Quantise | None,
-    chunk_floats: int,
-) -> None:
-    """Do :func:`hierarchical_allreduce` for ranks that have met."""
-    inner = SubExchange(exchange, next(group for group in groups if exchange.rank in group))
-
-    def exchange_between(members: Sequence[int], block: Float32Array) -> None:
-        across = SubExchange(exchange, members)
-        meet(across, Announcement(Call.CONFIRM))
-        if top == "wa":
-            aggregator_round(across, block, aggregator=0, tagged=tagged, operation=operation)
-        else:
-            allreduce_round(
-                across, block, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
-            )
-
-    if len({len(group) for group in groups}) == 1:
-        spans = partition(values.size, inner.size)
-        reduce_scatter_round(inner, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
-        span = spans[inner.rank]
-        exchange_between([group[inner.rank] for group in groups], values[span.start : span.stop])
+        if len({len(group) for group in groups}) == 1:
+            spans = partition(values.size, inner.size)
+            reduce_scatter_round(inner, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+            span = spans[inner.rank]
+            exchange_between([group[inner.rank] for group in groups], values[span.start : span.stop])
+            meet(inner, Announcement(Call.CONFIRM))
+            allgather_round(inner, values, spans, tagged=tagged, quantise=quantise)
+            return
+        reduce_round(inner, values, root=0, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+        if inner.rank == 0:
+            exchange_between([group[0] for group in groups], values)
+            quantise_own(exchange, quantise, values)  # also in a group of one, or it would differ from the others
         meet(inner, Announcement(Call.CONFIRM))
-        allgather_round(inner, values, spans, tagged=tagged, quantise=quantise)
-        return
-    reduce_round(inner, values, root=0, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
-    if inner.rank == 0:
-        exchange_between([group[0] for group in groups], values)
-        quantise_own(exchange, quantise, values)  # also in a group of one, or it would differ from the others
-    meet(inner, Announcement(Call.CONFIRM))
-    broadcast_round(inner, values, root=0, tagged=tagged, quantise=None)
+        broadcast_round(inner, values, root=0, tagged=tagged, quantise=None)

@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from netoffload.collectives.announcement import Announcement, Call, meet
+from netoffload.collectives.announcement import Announcement, Call, met
 from netoffload.collectives.exchange import Exchange, combine
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import allreduce_walk, partition
-from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of
+from netoffload.collectives.transfer import move_all, octets_of
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CollectiveError
 
@@ -45,8 +45,7 @@ _LENGTH = struct.Struct("!Q")
 def allgather_payloads(exchange: Exchange, payload: Payload) -> list[Payload]:
     """Return the payloads of all ranks, in rank order; collective."""
     peers = [rank for rank in range(exchange.size) if rank != exchange.rank]
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.PAYLOAD_GATHER))
+    with met(exchange, Announcement(Call.PAYLOAD_GATHER)):
         received = _swap(exchange, dict.fromkeys(peers, payload), peers)
     return [received.get(rank, payload) for rank in range(exchange.size)]
 
@@ -54,16 +53,14 @@ def allgather_payloads(exchange: Exchange, payload: Payload) -> list[Payload]:
 def alltoall_payloads(exchange: Exchange, payloads: Sequence[Payload]) -> list[Payload]:
     """Send every rank its payload; return those of all ranks for this one, in rank order; collective."""
     outgoing = {rank: payload for rank, payload in enumerate(payloads) if rank != exchange.rank}
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.PAYLOAD_ALLTOALL))
+    with met(exchange, Announcement(Call.PAYLOAD_ALLTOALL)):
         received = _swap(exchange, outgoing, tuple(outgoing))
     return [received.get(rank, payload) for rank, payload in enumerate(payloads)]
 
 
 def push_pull(exchange: Exchange, payload: Payload, *, server: int) -> Payload:
     """Send ``payload`` to the server and return its answer; collective, together with :func:`serve_payloads`."""
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.PAYLOAD_SERVER, root=server))
+    with met(exchange, Announcement(Call.PAYLOAD_SERVER, root=server)):
         _swap(exchange, {server: payload}, ())
         return _swap(exchange, {}, (server,))[server]
 
@@ -71,8 +68,7 @@ def push_pull(exchange: Exchange, payload: Payload, *, server: int) -> Payload:
 def serve_payloads(exchange: Exchange, reduce: Callable[[list[Payload]], Payload]) -> Payload:
     """Be the server of one :func:`push_pull` of all other ranks; ``reduce`` makes the answer of their payloads."""
     workers = [rank for rank in range(exchange.size) if rank != exchange.rank]
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.PAYLOAD_SERVER, root=exchange.rank))
+    with met(exchange, Announcement(Call.PAYLOAD_SERVER, root=exchange.rank)):
         pushed = _swap(exchange, {}, workers)
         answer = reduce([pushed[worker] for worker in workers])
         _swap(exchange, dict.fromkeys(workers, answer), ())
@@ -89,8 +85,7 @@ def ring_payloads(exchange: Exchange, values: Float32Array, encode: Encode, deco
     if size == 1:
         values[:] = _decoded(decode, encode(values, 0), 0, values.size)
         return 0
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.PAYLOAD_RING, values.size))
+    with met(exchange, Announcement(Call.PAYLOAD_RING, values.size)):
         # Phase 1: rank r encodes a block, its right neighbour decodes it and adds its own term.
         for step in range(size - 1):
             payload = encode(values[blocks[walk[step]]], walk[step])

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from netoffload.collectives.announcement import Announcement, Call, counts_in_words, meet
+from netoffload.collectives.announcement import Announcement, Call, counts_in_words, met
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise, RingRound, Vector, combine, quantise_own
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import (
@@ -32,7 +32,7 @@ from netoffload.collectives.schedule import (
     partition,
     reduce_scatter_walk,
 )
-from netoffload.collectives.transfer import EXACT_TYPES, aborting_on_error, octets_of
+from netoffload.collectives.transfer import EXACT_TYPES, octets_of
 from netoffload.compiled.arrays import Float32Array
 
 CHUNK_FLOATS = 64 * 1024
@@ -75,8 +75,7 @@ def ring_allreduce(
     travels: only so do ranks end bit-identical on lossy channels. ``chunk_floats`` may differ between ranks.
     """
     details = _type_in_words(values, tagged=tagged)
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.RING_ALLREDUCE, values.size, tagged, operation, details=details))
+    with met(exchange, Announcement(Call.RING_ALLREDUCE, values.size, tagged, operation, details=details)):
         allreduce_round(
             exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
         )
@@ -94,8 +93,7 @@ def ring_reduce_scatter(
     """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks; the rest is overwritten."""
     # Nothing is quantised, because a rank keeps its result.
     details = f"{_type_in_words(values, tagged=tagged)} parts {_in_words(spans)}".lstrip()
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, details=details))
+    with met(exchange, Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, details=details)):
         reduce_scatter_round(exchange, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
 
 
@@ -109,9 +107,7 @@ def ring_allgather(
 ) -> None:
     """Fill ``values`` on every rank with ``values[spans[r]]`` of every rank r, who rounds it by ``quantise`` first."""
     details = f"{_type_in_words(values, tagged=tagged)} counts {counts_in_words(map(len, spans))}".lstrip()
-    with aborting_on_error(exchange):
-        count = sum(len(span) for span in spans)
-        meet(exchange, Announcement(Call.ALLGATHER, count, tagged, details=details))
+    with met(exchange, Announcement(Call.ALLGATHER, sum(map(len, spans)), tagged, details=details)):
         allgather_round(exchange, values, spans, tagged=tagged, quantise=quantise)
 
 

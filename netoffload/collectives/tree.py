@@ -7,12 +7,12 @@ chain and short ones a binomial tree.
 
 from __future__ import annotations
 
-from netoffload.collectives.announcement import Announcement, Call, check_root, meet
+from netoffload.collectives.announcement import Announcement, Call, check_root, met
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise, combine, quantise_own
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.ring import CHUNK_FLOATS
 from netoffload.collectives.schedule import Branch, binomial, chain
-from netoffload.collectives.transfer import aborting_on_error, octets_of
+from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
 
 BINOMIAL_FLOATS = 8 * 1024
@@ -26,8 +26,7 @@ def broadcast(
     """Replace ``values`` on every rank by those of ``root``, which rounds its own by ``quantise``."""
     octets_of(values)
     check_root(root, exchange.size)
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.BROADCAST, values.size, tagged, root=root))
+    with met(exchange, Announcement(Call.BROADCAST, values.size, tagged, root=root)):
         broadcast_round(exchange, values, root=root, tagged=tagged, quantise=quantise)
 
 
@@ -43,8 +42,7 @@ def reduce(
     """Replace ``values`` on ``root`` by the reduction over all ranks, on other ranks by partial sums."""
     octets_of(values)
     check_root(root, exchange.size)
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.REDUCE, values.size, tagged, operation, root=root))
+    with met(exchange, Announcement(Call.REDUCE, values.size, tagged, operation, root=root)):
         reduce_round(exchange, values, root=root, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
 
 

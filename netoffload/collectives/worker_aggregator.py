@@ -19,11 +19,11 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.collectives.announcement import Announcement, Call, check_root, counts_in_words, meet
+from netoffload.collectives.announcement import Announcement, Call, check_root, counts_in_words, met
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, combine
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import Branch
-from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of
+from netoffload.collectives.transfer import move_all, octets_of
 from netoffload.collectives.tree import pass_down
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
@@ -97,8 +97,7 @@ def _exchange(
     update: Update,
 ) -> None:
     upward, downward, tagged = octets_of(gradient), octets_of(parameters), announced.tagged
-    with aborting_on_error(exchange):
-        meet(exchange, announced)
+    with met(exchange, announced):
         above = None if branch.parent is None else exchange.channel(branch.parent, tagged=tagged)
         if above is None:
             missing = parameters.size - gradient.size
@@ -139,8 +138,7 @@ def aggregator_allreduce(
     # untagged, so all ranks end identical.
     octets_of(values)
     check_root(aggregator, exchange.size)
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator))
+    with met(exchange, Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator)):
         aggregator_round(exchange, values, aggregator=aggregator, tagged=tagged, operation=operation)
 
 

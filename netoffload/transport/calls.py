@@ -141,8 +141,9 @@ class CallQueue:
 
     def __init__(self) -> None:
         self._calls = _Queued()
-        self._end = weakref.finalize(self, self._calls.end)
-        self._end.atexit = False
+        # Fails the calls that have not begun, and lets the thread end after the one that has.
+        self.end = weakref.finalize(self, self._calls.end)
+        self.end.atexit = False
 
     @property
     def is_idle(self) -> bool:
@@ -159,10 +160,6 @@ class CallQueue:
                 calls.thread.start()
             calls.changed.notify()
         return request
-
-    def end(self) -> None:
-        """Fail the calls that have not begun, and let the thread end after the one that has."""
-        self._end()
 
     def _withdraw(self, request: Request) -> bool:
         with self._calls.changed:

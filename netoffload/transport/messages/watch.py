@@ -24,7 +24,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import CollectiveError, MalformedError, PeerLostError, UsageError
@@ -475,7 +475,9 @@ class Context:
         """Return why the context ended or ``peer`` left it; None if neither happens within a moment."""
         with self._changed:
             other = self._links.peers[peer]
-            self._wait_until(lambda: self.failure is not None or other.is_gone(self.number) or self._is_closed)
+            self._changed.wait_for(
+                lambda: self.failure is not None or other.is_gone(self.number) or self._is_closed, GRACE_S
+            )
             if self.failure is not None:
                 return self.failure
             if other.is_gone(self.number):
@@ -487,7 +489,7 @@ class Context:
     def verdict(self) -> CollectiveError | None:
         """Return ``failure``; wait a moment if there is none: the watch may be about to find a silent rank lost."""
         with self._changed:
-            self._wait_until(lambda: self.failure is not None)
+            self._changed.wait_for(lambda: self.failure is not None, GRACE_S)
             return self.failure
 
     def give_up(self, error: BaseException) -> None:
@@ -553,9 +555,6 @@ class Context:
         if self._mailbox.posted:
             all_left = self._mailbox.waits_for_any(self.number) and self._links.all_left(self.number)
             self._mailbox.fail_hopeless(self.number, self._rank, left, all_left)
-
-    def _wait_until(self, condition: Callable[[], bool]) -> None:
-        self._changed.wait_for(condition, GRACE_S)
 
     def _has_left(self, peer: int) -> PeerLostError:
         return PeerLostError(f"rank {peer} closed its communicator while rank {self._rank} waited for it")
