@@ -20,10 +20,9 @@ other ranks hear of it in their meeting. That meeting (``netoffload.collectives.
 all ranks. If compression is required, the NIC's account is checked afterwards.
 
 Files, in the order in which a call meets them: ``comm`` (the class; point to point), ``catalogue`` (the collectives: a
-row each), ``buffers`` (mpi4py's buffer specifications -> vectors), ``plans`` (a call's arguments -> a function of the
-data plane), ``lifecycle`` (connections, made by the first call), ``requests`` (non-blocking calls), ``plane`` and
-``rendezvous`` (set-up through MPI, with a time limit). Rank programs: ``bench`` (speed), ``bench_overlap``
-(communication behind computation), ``verify`` (one round of every call).
+row each), ``buffers`` (mpi4py's buffer specifications -> vectors), ``lifecycle`` (connections, made by the first call),
+``requests`` (non-blocking calls), ``plane`` (set-up through MPI, with a time limit), ``verify`` (one round of every
+call, a rank program).
 """
 
 from mpi4py import MPI

@@ -49,16 +49,7 @@ def is_in_place(spec: Any) -> bool:
 
 
 def float_vector(spec: Any, *, writable: bool) -> Float32Array:
-    """Return the float32 vector that a buffer specification names, sharing its memory.
-
-    Args:
-        spec: the specification of one block.
-        writable: whether it will be written.
-
-    Raises:
-        BufferTypeError: the buffer is not float32, not contiguous, not in main memory, or read-only but ``writable``.
-        UsageError: a count or displacement is negative, or beyond the buffer.
-    """
+    """Return the float32 vector that a buffer specification names, sharing its memory."""
     if type(spec) is np.ndarray and spec.ndim == 1 and spec.dtype is _FLOAT32_DTYPE:  # a fast way for short calls
         flags = spec.flags
         if flags.c_contiguous and (flags.writeable or not writable):
@@ -67,14 +58,7 @@ def float_vector(spec: Any, *, writable: bool) -> Float32Array:
 
 
 def equal_blocks(spec: Any, size: int, *, writable: bool) -> tuple[Float32Array, tuple[Span, ...]]:
-    """Return the vector of a specification that names ``size`` equal blocks, and their places.
-
-    A count in the specification is the count of one block, as in mpi4py.
-
-    Raises:
-        BufferTypeError: as in :func:`float_vector`.
-        UsageError: the length is not a multiple of ``size``, or too short for the count.
-    """
+    """Return the vector of ``size`` equal blocks, and their places. A count is that of one block, as in mpi4py."""
     vector = _block(spec, size, writable)
     if vector.size % size:
         raise UsageError(f"buffer of {vector.size} floats is not a multiple of {size}, the number of ranks")
@@ -82,14 +66,7 @@ def equal_blocks(spec: Any, size: int, *, writable: bool) -> tuple[Float32Array,
 
 
 def uneven_blocks(spec: Any, size: int, *, writable: bool) -> tuple[Float32Array, tuple[Span, ...]]:
-    """Return the vector of a specification with counts and displacements, and the places of its ``size`` blocks.
-
-    Without displacements blocks follow each other; without counts their lengths differ by at most one.
-
-    Raises:
-        BufferTypeError: as in :func:`float_vector`.
-        UsageError: there is not one count (and displacement) per rank, or a block reaches beyond the buffer.
-    """
+    """Return the vector of a specification with counts and displacements, and the places of its ``size`` blocks."""
     parts = _split(spec, (tuple,))
     vector = _vector(parts, writable)
     if parts.count is None:
@@ -231,22 +208,19 @@ def _memory(data: Any, *, writable: bool, raw_allowed: bool) -> memoryview:
 
 
 def _dlpack_memory(data: Any, writable: bool) -> memoryview[Any]:
-    """Return a DLPack tensor's values, flat, through mpi4py.
-
-    NumPy's reader is not used, because it treats all tensors of producers older than DLPack 1.0 as read-only.
-    """
+    """Return a DLPack tensor's values, flat, through mpi4py."""
     if not hasattr(data, "__dlpack__"):
         raise BufferTypeError(f"{type(data).__name__} is not a buffer: {_FORMS}")
     try:
         if _dlpack_type(data) != _FLOAT32:
             raise TypeError("it does not hold float32")
+        # Not through NumPy, which treats all tensors of producers older than DLPack 1.0 as read-only.
         return MPI.buffer.frombuffer(data, readonly=not writable).cast("f")
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
         raise BufferTypeError(f"{type(data).__name__} cannot be used as a buffer: {error}") from error
 
 
-_FLOAT32 = (2, 32, 1)
-"""DLPack's DLDataType of float32: code, bits, lanes."""
+_FLOAT32 = (2, 32, 1)  # DLPack's DLDataType of float32: code, bits, lanes
 
 _DLTENSOR_TYPE = struct.Struct("=16x4xBBH")
 """Beginning of a DLTensor: a pointer and a device of 8 octets each, the number of dimensions, the type."""

@@ -14,11 +14,11 @@ from netoffload.errors import UsageError
 from netoffload.transport.info import CommInfo
 from netoffload.transport.messages.requests import Arrival, Request, wait_all
 from netoffload_mpi.buffers import BufferTypeError, float_vector
-from netoffload_mpi.catalogue import Allreduces, Movements, Reductions
+from netoffload_mpi.catalogue import Catalogue
 from netoffload_mpi.requests import NOBODY, CompRequest, describe
 
 
-class CompComm(Allreduces, Reductions, Movements):
+class CompComm(Catalogue):
     """A communicator with a ``_comp`` variant of MPI's calls.
 
     It shares the handle of the communicator that it is made from; calls without the suffix are mpi4py's. ``Dup``,
@@ -138,7 +138,7 @@ class CompComm(Allreduces, Reductions, Movements):
         describe(requests[0].arrival or NOBODY, status)
         seconds = time.perf_counter() - start_s
         payload_octets = octets - sum(request.outcome.saved_octets for request in requests)
-        calls = self._connected()
+        calls = self.calls()
         calls.account(
             CommInfo(1, octets, seconds, wire_s=seconds, payload_octets=payload_octets, offload=calls.plane.offload)
         )

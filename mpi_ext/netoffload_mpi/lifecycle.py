@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from mpi4py import MPI
 
@@ -18,9 +18,24 @@ from netoffload.transport.info import CommInfo, with_nic
 from netoffload.transport.plane import Settings
 from netoffload.transport.rendezvous.agreement import Precision
 from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
+from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi.plane import MpiPlane, connect
-from netoffload_mpi.plans import Place, Plan
 from netoffload_mpi.requests import CompRequest
+
+
+class Plan(NamedTuple):
+    """A call that can be carried out."""
+
+    run: Callable[[MpiPlane], None]  # carries the call out
+    lanes: tuple[Lane, ...] = (Lane.TAGGED,)  # the lanes that carry its data
+    calling: str = ""  # the call in words, if the algorithm's name does not say all that must be the same on all ranks
+
+
+class Place(NamedTuple):
+    """Where this rank is in its communicator."""
+
+    rank: int
+    size: int
 
 
 class PlaneComm(MPI.Intracomm):
@@ -31,8 +46,7 @@ class PlaneComm(MPI.Intracomm):
     _at: Place | None = None
     _calls: Calls[MpiPlane] | None = None
     _totals: CommInfo = CommInfo()
-    _last_info: CommInfo = CommInfo()
-    """``last_info`` of connections that :meth:`close` has closed; ``_totals`` likewise."""
+    _last_info: CommInfo = CommInfo()  # `last_info` of connections that `close` has closed; `_totals` likewise
 
     def __new__(cls, comm: MPI.Intracomm | None = None, *_: object, **__: object) -> Self:
         """Share the handle of ``comm``."""
@@ -52,11 +66,6 @@ class PlaneComm(MPI.Intracomm):
         per_call: bool = False,
         offload: str | None = None,
     ) -> None:
-        """Remember the settings; nothing is connected yet.
-
-        Raises:
-            UsageError: a codec without a bound or the reverse, or unknown ones; an unknown offload.
-        """
         self._settings = Settings(
             codec,
             bound_k,
@@ -69,28 +78,26 @@ class PlaneComm(MPI.Intracomm):
         )
 
     def exchange(self) -> TcpExchange:
-        """Return the connections, for use with ``netoffload.collectives``; collective at the first call.
-
-        Raises:
-            CollectiveError: a rank could not set up, or ranks differ in what they round by.
-        """
-        return self._data_plane().exchange
+        """Return the connections, for use with ``netoffload.collectives``; collective at the first call."""
+        return self.calls().plane.exchange
 
     def calls(self) -> Calls[MpiPlane]:
         """Return what carries out calls over the connections, also for others; collective at the first call."""
-        return self._connected()
+        if self._calls is None:
+            self._calls = Calls(connect(self, self._settings))
+        return self._calls
 
     def quantiser(self) -> Quantise | None:
         """Return the function with which the owner of a block rounds, None if exact; collective at the first call."""
-        return self._data_plane().quantise
+        return self.calls().plane.quantise
 
     def precision(self) -> Precision | None:
         """Return the agreed codec and bound, None if exact; collective at the first call."""
-        return self._data_plane().precision
+        return self.calls().plane.precision
 
     def offload(self) -> Offload:
         """Return who compresses, as the ranks agreed, never ``auto``; collective at the first call."""
-        return self._data_plane().offload
+        return self.calls().plane.offload
 
     @property
     def last_info(self) -> CommInfo:
@@ -98,11 +105,7 @@ class PlaneComm(MPI.Intracomm):
         return self._last_info if self._calls is None else self._calls.last_info
 
     def totals(self) -> CommInfo:
-        """Return what all calls over these connections did; ask the NIC for its part if there is one.
-
-        Raises:
-            ControlError: the NIC does not answer.
-        """
+        """Return what all calls over these connections did; ask the NIC for its part if there is one."""
         calls = self._calls
         return self._totals if calls is None else with_nic(calls.totals, calls.plane.account.read(), None)
 
@@ -176,49 +179,29 @@ class PlaneComm(MPI.Intracomm):
         alike._settings = self._settings
         return alike
 
-    def _place(self) -> Place:
-        if self._at is None:
-            self._at = Place(self.Get_rank(), self.Get_size())
-        return self._at
-
     def _run(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
-        """Plan a call and carry it out, after those under way.
-
-        Args:
-            make: a plan function of the catalogue.
-            arguments: its positional arguments after the place.
-            options: its keyword arguments.
-        """
-        try:
-            plan = make(self._place(), *arguments, **options)
-        except Exception:
-            self._refuse(wait=True)
-            raise
-        self._connected().run(*plan)
+        """Plan a call and carry it out, after those under way."""
+        plan = self._plan(make, arguments, options, is_blocking=True)
+        self.calls().run(*plan)
 
     def _start(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> CompRequest:
         """Plan a call and carry it out in the background; arguments as for :meth:`_run`."""
-        try:
-            plan = make(self._place(), *arguments, **options)
-        except Exception:
-            self._refuse(wait=False)
-            raise
+        plan = self._plan(make, arguments, options, is_blocking=False)
         # The set-up happens in the caller's thread, because it is collective and calls MPI.
-        return CompRequest(self._connected().start(*plan))
+        return CompRequest(self.calls().start(*plan))
 
-    def _refuse(self, *, wait: bool) -> None:
-        """Tell the other ranks, in their meeting, that this rank does not make the call that they make."""
-        if self.Get_size() == 1:
-            return
-        with contextlib.suppress(NetOffloadError):  # the caller raises the cause
-            request = self._connected().refuse()
-            if wait:
-                request.wait()
-
-    def _data_plane(self) -> MpiPlane:
-        return self._connected().plane
-
-    def _connected(self) -> Calls[MpiPlane]:
-        if self._calls is None:
-            self._calls = Calls(connect(self, self._settings))
-        return self._calls
+    def _plan(
+        self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any], *, is_blocking: bool
+    ) -> Plan:
+        """Return the plan; if the arguments are wrong, tell the other ranks in their meeting, and raise."""
+        if self._at is None:
+            self._at = Place(self.Get_rank(), self.Get_size())
+        try:
+            return make(self._at, *arguments, **options)
+        except Exception:
+            if self._at.size > 1:
+                with contextlib.suppress(NetOffloadError):  # the cause is what this rank raises
+                    request = self.calls().refuse()
+                    if is_blocking:
+                        request.wait()
+            raise

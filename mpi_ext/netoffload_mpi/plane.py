@@ -1,43 +1,50 @@
-"""A communicator's data plane, set up through a private duplicate, so that its MPI calls never meet the user's."""
+"""A communicator's data plane, set up through a private duplicate, so that its MPI calls never meet the user's.
+
+MPI's own collectives wait without limit for a stopped rank, and poll at full speed. The set-up's sleep between two
+polls, have a time limit, name the missing ranks, and tell the others. They are needed only before the first socket:
+from then on the watch knows which ranks live.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
+import time
 import weakref
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from mpi4py import MPI
 
+from netoffload.errors import PeerLostError
 from netoffload.transport.plane import DataPlane, Settings, set_up
 from netoffload.transport.rounds.driver import prepare
 from netoffload.transport.rounds.exchange import LATE_S_DEFAULT
-from netoffload_mpi.rendezvous import SET_UP_TIMEOUTS, MpiRendezvous, duplicate
+
+PAUSE_S_MIN: Final = 1e-5
+PAUSE_S_MAX: Final = 0.01  # shortest and longest pause between two polls; each pause is twice the one before
+
+SET_UP_TIMEOUTS: Final = 2
+"""How many times ``timeout_s`` a gather of the set-up may take: a rank may wait for one connection in vain."""
+
+_TAG: Final = 0
+_abandoned: list[MPI.Request] = []  # requests of messages that a rank never took: MPI may still read their buffers
 
 
 @dataclass
 class MpiPlane(DataPlane):
-    """A data plane of MPI's ranks.
+    """A data plane of MPI's ranks."""
 
-    Attributes:
-        mpi: a duplicate of the communicator. Only this plane uses it, so its MPI calls never meet the user's.
-    """
-
+    # A duplicate of the communicator. Only this plane uses it, so its MPI calls never meet the user's.
     mpi: MPI.Intracomm = field(default_factory=MPI.Intracomm)
 
 
 def connect(comm: MPI.Intracomm, settings: Settings) -> MpiPlane:
-    """Agree with all ranks of a communicator and connect; collective.
-
-    Args:
-        comm: the ranks; the first set-up over a communicator duplicates it, later ones use that duplicate.
-        settings: settings of this communicator.
-
-    Raises:
-        UsageError: a setting of this rank is wrong.
-        CollectiveError: a rank could not set up, or ranks differ in what they round by.
-    """
+    """Agree with all ranks of a communicator and connect; collective."""
     prepare()  # before duplicate(), which waits longer for a rank that compiles than a gather does
+    # The first set-up over a communicator duplicates it, later ones use that duplicate.
     mpi = duplicate(_duplicate_of(comm, settings.late_s), settings.late_s)
     try:
         gather = MpiRendezvous(mpi, SET_UP_TIMEOUTS * settings.timeout_s)
@@ -57,11 +64,9 @@ def _free(mpi: MPI.Intracomm, owner: int) -> None:
 
 
 def _duplicate_of(comm: MPI.Intracomm, limit_s: float = LATE_S_DEFAULT) -> MPI.Intracomm:
-    """Return this package's duplicate of a communicator; collective if there is none yet.
-
-    It is an attribute of the communicator, as MPI recommends for libraries. All objects with the same handle share it,
-    no duplicate inherits it, and it ends with the communicator.
-    """
+    """Return this package's duplicate of a communicator; collective if there is none yet."""
+    # An attribute of the communicator, as MPI recommends for libraries. All objects with the same handle share it, no
+    # duplicate inherits it, and it ends with the communicator.
     found = comm.Get_attr(_duplicate_key())
     if found is None:
         found = duplicate(comm, limit_s)
@@ -77,3 +82,76 @@ def _duplicate_key() -> int:
             duplicate.Free()
 
     return MPI.Intracomm.Create_keyval(delete_fn=end)
+
+
+def duplicate(comm: MPI.Intracomm, limit_s: float) -> MPI.Intracomm:
+    """Return a duplicate of ``comm``; collective. MPI does not say which ranks did not come within ``limit_s``."""
+    other, request = MPI.Intracomm(comm).Idup()
+    if not _wait(request.Test, limit_s):
+        _abandoned.append(request)
+        raise PeerLostError(f"not all ranks came to the first call within {limit_s:g} s (late_s)")
+    return MPI.Intracomm(other)
+
+
+class MpiRendezvous:
+    """Allgathers over a private communicator; a :class:`~netoffload.transport.rendezvous.Rendezvous`."""
+
+    def __init__(self, comm: MPI.Intracomm, limit_s: float) -> None:
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
+        world = MPI.COMM_WORLD.Get_group()
+        ranks = comm.Get_group().Translate_ranks(None, world)
+        self.group = None if MPI.UNDEFINED in ranks else tuple(ranks)
+        self._comm = comm
+        self._limit_s = limit_s
+        self._came: dict[int, deque[Any]] = {rank: deque() for rank in range(self.size)}
+
+    def __call__(self, value: Any) -> list[Any]:
+        """Return every rank's value, in rank order. If a rank does not come, all ranks that came raise."""
+        sent = self._send(value, None)
+        self._came[self.rank].append(value)
+        try:
+            if not _wait(lambda: self._look() and all(request.Test() for request in sent), self._limit_s):
+                raise self._missing()
+        except PeerLostError:
+            _abandoned.extend(sent)
+            raise
+        return [came.popleft() for came in self._came.values()]
+
+    def _send(self, value: Any, reason: str | None) -> list[MPI.Request]:
+        """Send a value, or the reason for a failure, to all others."""
+        others = [peer for peer in self._came if peer != self.rank]
+        return [self._comm.isend((value, reason), peer, _TAG) for peer in others]
+
+    def _look(self) -> bool:
+        """Take the messages that have come; return whether every rank's value is there."""
+        status = MPI.Status()
+        while (message := self._comm.improbe(MPI.ANY_SOURCE, _TAG, status)) is not None:
+            value, reason = message.recv()
+            if reason is not None:
+                raise PeerLostError(reason)
+            self._came[status.source].append(value)
+        return all(self._came.values())
+
+    def _missing(self) -> PeerLostError:
+        """Return the error that names the missing ranks, and send it to the others."""
+        missing = ", ".join(str(peer) for peer, came in self._came.items() if not came)
+        error = PeerLostError(
+            f"rank {missing} did not come to the set-up within {self._limit_s:g} s: its process is stopped, or its "
+            "host or link is down"
+            if missing
+            else f"a rank received nothing for {self._limit_s:g} s during the set-up: its process is stopped"
+        )
+        _abandoned.extend(self._send(None, str(error)))
+        return error
+
+
+def _wait(is_done: Callable[[], bool], limit_s: float) -> bool:
+    """Call ``is_done`` until it returns True; return False if the limit is over first."""
+    deadline_s, pause_s = time.monotonic() + limit_s, PAUSE_S_MIN
+    while not is_done():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+    return True

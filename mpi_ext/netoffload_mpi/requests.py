@@ -14,8 +14,7 @@ from mpi4py import MPI
 from netoffload.errors import NetOffloadError
 from netoffload.transport.messages.requests import Arrival, Outcome, Request, ended
 
-NOBODY = Arrival(MPI.PROC_NULL, MPI.ANY_TAG, 0)
-"""What a receive from ``MPI.PROC_NULL`` gets."""
+NOBODY = Arrival(MPI.PROC_NULL, MPI.ANY_TAG, 0)  # what a receive from `MPI.PROC_NULL` gets
 
 
 def describe(arrival: Arrival, status: MPI.Status | None, *, cancelled: bool = False) -> None:
@@ -32,7 +31,7 @@ class _Ending:
     """How a call ended, and whether its caller knows. MPI's part of a request refers to this, and to no buffer."""
 
     outcome: Outcome
-    told: bool = False
+    is_reported: bool = False
 
     def describe_in(self, status: MPI.Status | None) -> None:
         """Write this into a status, unless it is None."""
@@ -42,7 +41,7 @@ class _Ending:
 def _answer_mpi(status: MPI.Status, ending: _Ending) -> None:
     """Tell an MPI call that found the request complete how it ended; mpi4py prints an error and turns it into MPI's."""
     ending.describe_in(status)
-    if ending.outcome.error is not None and not ending.told:
+    if ending.outcome.error is not None and not ending.is_reported:
         raise ending.outcome.error
 
 
@@ -61,9 +60,6 @@ class CompRequest(MPI.Request):
 
     If MPI was started with less than ``THREAD_MULTIPLE``, no other thread may tell it that a call has ended. Then these
     requests are inactive to MPI, and only the methods of this class wait for them.
-
-    Args:
-        request: the call.
     """
 
     def __new__(cls, *_: object) -> Self:
@@ -71,7 +67,6 @@ class CompRequest(MPI.Request):
         return super().__new__(cls)
 
     def __init__(self, request: Request) -> None:
-        """Become a request to MPI. That costs 2 us, so blocking calls do without."""
         self._request = request
         self._ending = _Ending(request.outcome)
         self._is_mpis = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
@@ -95,19 +90,14 @@ class CompRequest(MPI.Request):
         return True
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Sleep until the call is complete, and return True.
-
-        Raises:
-            CollectiveError: what went wrong with the call.
-        """
+        """Sleep until the call is complete, and return True."""
         self._request.join()
         self._finish(status)
         return True
 
     def Cancel(self) -> None:
-        """Cancel the call if it has not begun: a receive without a message, a collective still in the queue.
-
-        A send begins when it is posted, and cannot be cancelled.
+        """Cancel the call if it has not begun: a receive without a message, a collective still in the queue; never a
+        send.
         """
         self._request.cancel()
 
@@ -138,11 +128,7 @@ class CompRequest(MPI.Request):
 
     @classmethod
     def Waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> int:
-        """Wait until a request is complete and return its index; ``MPI.UNDEFINED`` if no request is active.
-
-        Raises:
-            CollectiveError: the error of the call that ended.
-        """
+        """Wait until a request is complete and return its index; ``MPI.UNDEFINED`` if no request is active."""
         ours = _all_ours(requests)
         if ours is None:
             return super().Waitany(requests, status)
@@ -167,12 +153,8 @@ class CompRequest(MPI.Request):
     def Waitsome(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
         """Wait until some requests are complete and return their indices; None if no request is active.
 
-        Args:
-            requests: active or inactive requests.
-            statuses: the i-th status describes the request of the i-th index that is returned.
-
-        Raises:
-            CollectiveError: the first error among these requests; all of them become inactive first.
+        The i-th status describes the request of the i-th index. All of these requests become inactive before the first
+        error among them is raised.
         """
         ours = _all_ours(requests)
         if ours is None:
@@ -196,7 +178,7 @@ class CompRequest(MPI.Request):
         return indices
 
     def _finish(self, status: MPI.Status | None) -> None:
-        self._ending.told = True
+        self._ending.is_reported = True
         if self and not MPI.Is_finalized():
             super().Wait()  # ends MPI's part, which is complete
         if self._request.error is not None:
@@ -228,7 +210,7 @@ def _active(requests: Sequence[CompRequest]) -> list[int]:
     return [
         index
         for index, request in enumerate(requests)
-        if not request._ending.told and (request or not request._is_mpis)
+        if not request._ending.is_reported and (request or not request._is_mpis)
     ]
 
 

@@ -48,11 +48,7 @@ CALLS: Final[dict[str, Callable[[Float32Array, Float32Array, int], tuple[Any, ..
 
 
 def one_round(count: int, seed: int, timeout_s: float, offload: Offload | None = None) -> dict[str, Any]:
-    """Make every call on vectors of about ``count`` floats; return the record, the same on every rank.
-
-    Raises:
-        CollectiveError: a rank is lost, or ranks disagree.
-    """
+    """Make every call on vectors of about ``count`` floats; return the record, the same on every rank."""
     with CompComm(MPI.COMM_WORLD, timeout_s=timeout_s, offload=offload) as world:
         rank, size = world.rank, world.size
         count = -(-count // size) * size
@@ -72,10 +68,10 @@ def one_round(count: int, seed: int, timeout_s: float, offload: Offload | None =
         world.Sendrecv_comp(own, (rank + 1) % size, 0, into, (rank - 1) % size, 0)
         wrong["Sendrecv"] = _difference(into, whole_numbers((rank - 1) % size, count, seed))
         wrong["Allreduce, as the codec rounds"] = _coded_sum(world, count, seed)
-        told, precision = world.allgather(wrong), world.precision()
+        of_ranks, precision = world.allgather(wrong), world.precision()
         codec = "none" if precision is None else f"{precision.codec}:{precision.bound_k}"
         record = {"ranks": size, "floats": count, "has_nic": _has_nic(), "offload": world.offload(), "codec": codec}
-    where = {name: [f"rank {at}: {one[name]}" for at, one in enumerate(told) if one[name]] for name in wrong}
+    where = {name: [f"rank {at}: {one[name]}" for at, one in enumerate(of_ranks) if one[name]] for name in wrong}
     return {"wrong": where, **record, "versions": system_versions(MPI.Get_library_version())}
 
 

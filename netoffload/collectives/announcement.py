@@ -6,14 +6,10 @@ has finished knows, through a chain of equal announcements, that all ranks enter
 arguments. A rank that receives another announcement aborts the exchange with an error that names both sides. The error
 reaches every rank that is still in its meeting: no rank moves data, returns garbage or hangs.
 
-An announcement has a fixed length. It holds what the algorithms need as numbers, and the rest in words: what the caller
-is doing (``Exchange.calling``), and lists of counts or groups. So the error says in words how two calls differ. Words
-that are too long are cut, and a checksum stands for all of them.
-
-A meeting costs ceil(log2 p) small messages on the untagged channels before the first octet of data (about 50 us each
-between namespaces of one machine). It makes every collective synchronising, which MPI allows. Short vectors travel with
-the announcement (``gathering``). If ranks do not know each other's counts (gatherv, scatterv, alltoallv), the counts
-travel pairwise, and a second meeting, ``CONFIRM``, tells all ranks whether a pair disagrees.
+An announcement has a fixed length. It holds what the algorithms need as numbers, and the rest in words, for errors:
+what the caller is doing (``Exchange.calling``), and lists of counts or groups. If ranks do not know each other's counts
+(gatherv, scatterv, alltoallv), the counts travel pairwise, and a second meeting, ``CONFIRM``, tells all ranks whether a
+pair disagrees.
 """
 
 from __future__ import annotations
@@ -22,7 +18,8 @@ import enum
 import itertools
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from netoffload.collectives.exchange import Channel, Exchange, Meeting
@@ -61,36 +58,23 @@ _TEXT_OCTETS = 104
 _WORD = struct.Struct(f"!4sBBBxiIQ{_TEXT_OCTETS}s")
 _MAGIC = b"NOF3"
 _PAIR = struct.Struct("!Q")
-_BETWEEN = "\n"
-"""Stands between the caller's words and the algorithm's."""
+_BETWEEN = "\n"  # stands between the caller's words and the algorithm's
 
-ANNOUNCEMENT_OCTETS = _WORD.size
-"""128: what follows in a message of ``gathering`` begins at a cache line."""
+ANNOUNCEMENT_OCTETS = _WORD.size  # 128: what follows in a message of `gathering` begins at a cache line
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """What must be the same on every rank.
-
-    Attributes:
-        call: the call.
-        count: number of elements if it is the same on every rank; else 0.
-        tagged: whether data goes over the tagged channels.
-        operation: operation of a reduction; else None.
-        root: root of a rooted call; else ``NO_ROOT``.
-        details: further arguments of the algorithm in words, such as counts or groups.
-        calling: what the caller is doing, in words; empty: the algorithm's call says enough.
-        digest: checksum of ``details`` and ``calling`` as they were before a peer's were cut; 0: they are whole.
-    """
+    """What must be the same on every rank."""
 
     call: Call
-    count: int = 0
-    tagged: bool = False
-    operation: Operation | None = None
-    root: int = NO_ROOT
-    details: str = ""
-    calling: str = ""
-    digest: int = 0
+    count: int = 0  # number of elements if it is the same on every rank; else 0
+    tagged: bool = False  # whether data goes over the tagged channels
+    operation: Operation | None = None  # operation of a reduction; else None
+    root: int = NO_ROOT  # root of a rooted call; else `NO_ROOT`
+    details: str = ""  # further arguments of the algorithm in words, such as counts or groups
+    calling: str = ""  # what the caller is doing, in words; empty: the algorithm's call says enough
+    digest: int = 0  # checksum of `details` and `calling` as they were before a peer's were cut; 0: they are whole
 
     def to_octets(self) -> bytes:
         """Return the announcement's ``ANNOUNCEMENT_OCTETS`` octets."""
@@ -100,11 +84,7 @@ class Announcement:
 
     @classmethod
     def from_octets(cls, octets: bytes) -> Announcement:
-        """Return what a peer announced.
-
-        Raises:
-            CollectiveError: the octets are not an announcement of this version.
-        """
+        """Return what a peer announced."""
         magic, call, tagged, operation, root, digest, count, text = _WORD.unpack(octets)
         if magic != _MAGIC or call not in tuple(Call) or operation not in (0, *Operation):
             raise CollectiveError("a rank sent something that is no announcement: install the same version everywhere")
@@ -138,36 +118,40 @@ def counts_in_words(counts: Iterable[int]) -> str:
 
 
 def meet(exchange: Exchange, announcement: Announcement) -> None:
-    """Return when every rank is known to make the same call; see the module.
-
-    Raises:
-        CollectiveError: ranks disagree; the message names two of them.
-        PeerLostError: a rank is lost, or later than the exchange's limit.
-    """
+    """Return when every rank is known to make the same call; else raise an error that names two that differ."""
     announcement = replace(announcement, calling=exchange.calling) if exchange.calling else announcement
     ours = announcement.to_octets()
     pairs = pairs_of(exchange)
     meeting = Meeting(ours, pairs, bytearray(len(ours)))
     if pairs and not exchange.drive(meeting):
         _meet(exchange, meeting)
-    if pairs and meeting.heard != ours:
-        raise disagreement(exchange.rank, announcement, pairs[meeting.done - 1][1], bytes(meeting.heard))
+    if pairs and meeting.incoming != ours:
+        raise disagreement(exchange.rank, announcement, pairs[meeting.done - 1][1], bytes(meeting.incoming))
+
+
+@contextmanager
+def met(exchange: Exchange, announcement: Announcement) -> Iterator[None]:
+    """Make the body one call of all ranks: they meet before it, and if it raises, the exchange ends on all of them."""
+    with aborting_on_error(exchange):
+        meet(exchange, announcement)
+        yield
 
 
 def pairs_of(exchange: Exchange) -> list[tuple[Channel, Channel]]:
     """Return, per round of a meeting, the channels to send and to receive on: to ranks 1, 2, 4, ... away."""
-    distances = [1 << round_ for round_ in range((exchange.size - 1).bit_length())]
-    return [(_untagged(exchange, distance), _untagged(exchange, -distance)) for distance in distances]
+
+    def channel(distance: int) -> Channel:
+        return exchange.channel((exchange.rank + distance) % exchange.size, tagged=False)
+
+    return [(channel(1 << round_), channel(-1 << round_)) for round_ in range((exchange.size - 1).bit_length())]
 
 
-def disagreement(rank: int, announcement: Announcement, behind: Channel, heard: bytes) -> CollectiveError:
-    """Return the error for a ``rank`` that received another announcement from ``behind`` than its own.
-
-    The peer may have given up the call, and octets of it are left in the stream. Then the error is the peer's reason,
-    which may take a moment to arrive. A refusal is a reason by itself.
-    """
+def disagreement(rank: int, announcement: Announcement, behind: Channel, incoming: bytes) -> CollectiveError:
+    """Return the error for a ``rank`` that received another announcement from ``behind`` than its own."""
+    # The peer may have given up the call, and octets of it are left in the stream. Then the error is the peer's reason,
+    # which may take a moment to arrive. A refusal is a reason by itself.
     try:
-        announcement, theirs = map(Announcement.from_octets, (announcement.to_octets(), heard))  # both cut
+        announcement, theirs = map(Announcement.from_octets, (announcement.to_octets(), incoming))  # both cut
     except CollectiveError as error:
         return behind.ending() or error
     is_refusal = Call.REFUSED in (announcement.call, theirs.call)
@@ -187,40 +171,25 @@ def _unlike(theirs: Announcement, ours: Announcement) -> str:
     return f"{done} as {replace(theirs, calling='')} instead of {replace(ours, calling='')}"
 
 
-def _untagged(exchange: Exchange, distance: int) -> Channel:
-    return exchange.channel((exchange.rank + distance) % exchange.size, tagged=False)
-
-
 def _meet(exchange: Exchange, meeting: Meeting) -> None:
     """Do what :class:`~netoffload.collectives.exchange.Meeting` describes."""
     for ahead, behind in meeting.pairs:
-        sends, receives = [(ahead, memoryview(meeting.ours))], [(behind, memoryview(meeting.heard))]
+        sends, receives = [(ahead, memoryview(meeting.ours))], [(behind, memoryview(meeting.incoming))]
         move_all(exchange, sends, receives, may_be_late=True)
         meeting.done += 1
-        if meeting.heard != meeting.ours:
+        if meeting.incoming != meeting.ours:
             return
 
 
 def barrier(exchange: Exchange) -> None:
-    """Return when every rank has entered.
-
-    Unlike an MPI barrier it sleeps instead of spinning, so a rank that arrives early leaves its core to the NICs.
-
-    Raises:
-        PeerLostError: a rank is lost.
-        CollectiveError: a rank is in another call.
-    """
+    """Return when every rank has entered."""
+    # Unlike an MPI barrier it sleeps instead of spinning, so a rank that arrives early leaves its core to the NICs.
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.BARRIER))
 
 
 def refuse(exchange: Exchange) -> None:
-    """Meet the others in a call whose arguments this rank refuses; return if all ranks refuse theirs.
-
-    Raises:
-        CollectiveError: another rank accepts its arguments; all ranks hear of this rank's refusal.
-        PeerLostError: a rank is lost.
-    """
+    """Meet the others in a call whose arguments this rank refuses; return if all ranks do, else all raise."""
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.REFUSED))
 
@@ -228,23 +197,15 @@ def refuse(exchange: Exchange) -> None:
 def check_pair_counts(
     exchange: Exchange, sending: dict[int, int], expecting: dict[int, int], unit: str = "floats"
 ) -> None:
-    """Tell each peer how many elements it will get, hear how many it will send, and meet.
-
-    Args:
-        exchange: the ranks; all of them make this call.
-        sending: peer -> elements that it will get from this rank.
-        expecting: peer -> elements that this rank has room for.
-        unit: the name of an element, in the plural.
-
-    Raises:
-        CollectiveError: a peer's number differs; on every rank.
+    """Tell each peer how many elements it will get, hear how many it will send, and meet; if one differs, all ranks
+    raise.
     """
-    heard = {peer: bytearray(_PAIR.size) for peer in expecting}
+    incoming = {peer: bytearray(_PAIR.size) for peer in expecting}
     sends = [(exchange.channel(peer, tagged=False), memoryview(_PAIR.pack(count))) for peer, count in sending.items()]
     move_all(
-        exchange, sends, [(exchange.channel(peer, tagged=False), memoryview(word)) for peer, word in heard.items()]
+        exchange, sends, [(exchange.channel(peer, tagged=False), memoryview(word)) for peer, word in incoming.items()]
     )
-    for peer, word in heard.items():
+    for peer, word in incoming.items():
         (count,) = _PAIR.unpack(word)
         if count != expecting[peer]:
             calling = f" in {exchange.calling}" if exchange.calling else ""
@@ -255,7 +216,7 @@ def check_pair_counts(
     meet(exchange, Announcement(Call.CONFIRM))
 
 
-def check_root(exchange: Exchange, root: int) -> None:
+def check_root(root: int, size: int) -> None:
     """Raise UsageError if ``root`` is not a rank."""
-    if not 0 <= root < exchange.size:
-        raise UsageError(f"root {root} is not a rank: there are {exchange.size}, counted from 0")
+    if not 0 <= root < size:
+        raise UsageError(f"root {root} is not a rank: there are {size}, counted from 0")

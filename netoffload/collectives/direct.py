@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from netoffload.collectives.announcement import Announcement, Call, check_pair_counts, check_root, meet
+from netoffload.collectives.announcement import Announcement, Call, check_pair_counts, check_root, met
 from netoffload.collectives.exchange import Exchange, Vector
 from netoffload.collectives.schedule import Span
-from netoffload.collectives.transfer import EXACT_TYPES, aborting_on_error, move_all, octets_of
+from netoffload.collectives.transfer import EXACT_TYPES, move_all, octets_of
 from netoffload.errors import UsageError
 
 
@@ -30,42 +30,11 @@ def gather(
     root: int,
     tagged: bool,
 ) -> None:
-    """Collect every rank's ``own`` block on ``root``.
+    """Collect every rank's ``own`` block on ``root``, at ``spans`` of ``all_blocks``; other ranks use neither.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        own: contiguous vector; tagged: float32, untagged: any of ``EXACT_TYPES``, the same on all ranks.
-        all_blocks: on the root, where the blocks go; not used on other ranks.
-        spans: on the root, the place of each rank's block in ``all_blocks``; the root's own block is copied unless
-            ``own`` is this place already.
-        root: the rank that collects.
-        tagged: send over the tagged channels, where a NIC may compress.
-
-    Raises:
-        UsageError: a vector is not contiguous or cannot travel, there is no such root, or spans do not fit.
-        CollectiveError: ranks disagree on root or call, or a block is not as long as the root expects.
-        PeerLostError: a rank is lost.
+    Types are those of a ring, the same on all ranks. The root's own block is copied, unless it is in its place already.
     """
-    data = octets_of(own, _types(tagged))
-    check_root(exchange, root)
-    others = [peer for peer in range(exchange.size) if peer != root]
-    if exchange.rank == root:
-        blocks = _blocks(exchange, all_blocks, spans, tagged)
-        _keep(blocks[root], own)
-        sending, expecting = {}, {peer: blocks[peer].size for peer in others}
-    else:
-        sending, expecting = {root: own.size}, {}
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.GATHER, tagged=tagged, root=root))
-        check_pair_counts(exchange, sending, expecting, _unit(own))
-        if exchange.rank == root:
-            move_all(
-                exchange,
-                [],
-                [(exchange.channel(one, tagged=tagged), octets_of(blocks[one], _types(tagged))) for one in others],
-            )
-        else:
-            move_all(exchange, [(exchange.channel(root, tagged=tagged), data)], [])
+    _through_root(exchange, Call.GATHER, own, all_blocks, spans, root, tagged)
 
 
 def scatter(
@@ -77,31 +46,34 @@ def scatter(
     root: int,
     tagged: bool,
 ) -> None:
-    """Hand every rank its block of ``all_blocks`` on ``root``: :func:`gather` backwards, with the same arguments.
+    """Hand every rank its block of ``all_blocks`` on ``root``: :func:`gather` backwards, with the same arguments."""
+    _through_root(exchange, Call.SCATTER, own, all_blocks, spans, root, tagged)
 
-    Raises:
-        UsageError, CollectiveError, PeerLostError: as in :func:`gather`.
-    """
-    data = octets_of(own, _types(tagged))
-    check_root(exchange, root)
-    others = [peer for peer in range(exchange.size) if peer != root]
-    if exchange.rank == root:
+
+def _through_root(
+    exchange: Exchange,
+    call: Call,
+    own: Vector,
+    all_blocks: Vector | None,
+    spans: Sequence[Span] | None,
+    root: int,
+    tagged: bool,
+) -> None:
+    is_root, is_gather = exchange.rank == root, call is Call.GATHER
+    octets_of(own, _types(tagged))
+    check_root(root, exchange.size)
+    pieces = {root: own}
+    if is_root:
         blocks = _blocks(exchange, all_blocks, spans, tagged)
-        _keep(own, blocks[root])
-        sending, expecting = {peer: blocks[peer].size for peer in others}, {}
-    else:
-        sending, expecting = {}, {root: own.size}
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.SCATTER, tagged=tagged, root=root))
-        check_pair_counts(exchange, sending, expecting, _unit(own))
-        if exchange.rank == root:
-            move_all(
-                exchange,
-                [(exchange.channel(one, tagged=tagged), octets_of(blocks[one], _types(tagged))) for one in others],
-                [],
-            )
-        else:
-            move_all(exchange, [], [(exchange.channel(root, tagged=tagged), data)])
+        _keep(*((blocks[root], own) if is_gather else (own, blocks[root])))
+        pieces = {peer: block for peer, block in enumerate(blocks) if peer != root}
+    counts, is_sender = {peer: piece.size for peer, piece in pieces.items()}, is_root is not is_gather
+    with met(exchange, Announcement(call, tagged=tagged, root=root)):
+        check_pair_counts(exchange, counts if is_sender else {}, {} if is_sender else counts, _unit(own))
+        moves = [
+            (exchange.channel(peer, tagged=tagged), octets_of(piece, _types(tagged))) for peer, piece in pieces.items()
+        ]
+        move_all(exchange, moves if is_sender else [], [] if is_sender else moves)
 
 
 def alltoall(
@@ -115,16 +87,7 @@ def alltoall(
 ) -> None:
     """Send ``source[source_spans[r]]`` to every rank r, and put its block at ``target[target_spans[r]]``.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        source: contiguous vector; tagged: float32, untagged: any of ``EXACT_TYPES``, the same on all ranks.
-        source_spans: one per rank.
-        target: contiguous vector of this type that does not overlap ``source``.
-        target_spans: one per rank, not overlapping.
-        tagged: send over the tagged channels, where a NIC may compress.
-
-    Raises:
-        UsageError, CollectiveError, PeerLostError: as in :func:`gather`.
+    Types are as in :func:`gather`. The vectors do not overlap, nor do the target's spans.
     """
     rank, size = exchange.rank, exchange.size
     outgoing, incoming = (
@@ -136,8 +99,7 @@ def alltoall(
         )
     _keep(incoming[rank], outgoing[rank])
     others = [peer for peer in range(size) if peer != rank]
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.ALLTOALL, tagged=tagged))
+    with met(exchange, Announcement(Call.ALLTOALL, tagged=tagged)):
         check_pair_counts(
             exchange,
             {peer: outgoing[peer].size for peer in others},

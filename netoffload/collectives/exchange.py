@@ -25,30 +25,20 @@ from netoffload.errors import CollectiveError
 Vector = npt.NDArray[np.number[Any]]
 """Float32, or another type that only untagged channels carry (``transfer.EXACT_TYPES``)."""
 
-Quantise = Callable[[Float32Array], None]
-"""Rounds a float32 vector as the codec does, in place."""
+Quantise = Callable[[Float32Array], None]  # rounds a float32 vector as the codec does, in place
 
 FLOAT_OCTETS = 4
 
 
 class Stopwatch:
-    """Where the time of a rank's calls went.
-
-    Args:
-        now_s: a monotonic clock in seconds.
-    """
+    """Where the time of a rank's calls went, by ``now_s``, a monotonic clock."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
-        """Start at zero."""
         self.now_s = now_s
-        self.wire_s = 0.0
-        """Time asleep until a channel was ready."""
-        self.late_s = 0.0
-        """Part of ``wire_s`` in which a peer may have been late (:meth:`Exchange.wait`), so the path may have idled."""
-        self.reduce_s = 0.0
-        """Time of the operation, such as adding."""
-        self.codec_s = 0.0
-        """Time that the host's codec took for rounding, without the NIC's."""
+        self.wire_s = 0.0  # time asleep until a channel was ready
+        self.late_s = 0.0  # part of `wire_s` in which a peer may have been late (`wait`), so the path may have idled
+        self.reduce_s = 0.0  # time of the operation, such as adding
+        self.codec_s = 0.0  # time that the host's codec took for rounding, without the NIC's
         self.aside_octets = 0
         """Octets that tagged calls sent untagged: short vectors and their announcements (``gathering``)."""
 
@@ -59,71 +49,41 @@ class Channel(Protocol):
     @property
     def peer(self) -> int:
         """Rank at the other end."""
-        ...
 
     def send_some(self, data: memoryview) -> int:
-        """Send a prefix of ``data`` and return its length in octets; 0 if nothing fits now.
-
-        Raises:
-            PeerLostError: the peer is lost.
-        """
-        ...
+        """Send a prefix of ``data`` and return its length in octets, 0 if nothing fits now."""
 
     def receive_some(self, into: memoryview) -> int:
-        """Fill a prefix of ``into`` (not empty) and return its length in octets; 0 if nothing is there now.
-
-        Raises:
-            PeerLostError: the peer is lost, and everything that it sent has been received.
-        """
-        ...
+        """Fill a prefix of ``into`` (not empty) and return its length in octets; 0 if nothing is there now."""
 
     def ending(self) -> CollectiveError | None:
-        """Return why the exchange ended or the peer left, None if neither happens within a moment.
-
-        A peer may have given up a call whose octets are already in the stream; the reason comes a moment later.
-        """
-        ...
+        """Return why the exchange ended or the peer left, None if neither happens within a moment."""
+        # A peer may have given up a call whose octets are already in the stream; the reason comes a moment later.
 
 
 @dataclass(frozen=True, eq=False)
 class RingRound:
-    """What one rank does in a ring; :mod:`~netoffload.collectives.ring` says how.
+    """What one rank does in a ring; :mod:`~netoffload.collectives.ring` says how."""
 
-    Attributes:
-        values: contiguous vector; float32 if ``quantise`` is given.
-        walk: at least two spans of ``values``: in step s ``walk[s]`` is sent and ``walk[s + 1]`` is received.
-        reducing: number of first steps that combine what comes with what is there; later steps overwrite.
-        operation: how these steps combine.
-        quantise: applied to what the last of these steps completes, piece by piece and once per element.
-        outward: channel to the right neighbour.
-        inward: channel from the left neighbour; with two ranks the same channel.
-        staged: scratch memory of the type of ``values``; its length is what is combined and forwarded at a time.
-    """
-
-    values: Vector
-    walk: Sequence[Span]
-    reducing: int
+    values: Vector  # contiguous vector; float32 if `quantise` is given
+    walk: Sequence[Span]  # at least two spans of `values`: in step s `walk[s]` is sent and `walk[s + 1]` is received
+    reducing: int  # number of first steps that combine what comes with what is there; later steps overwrite
     operation: Operation
-    quantise: Quantise | None
-    outward: Channel
-    inward: Channel
-    staged: Vector
+    quantise: Quantise | None  # applied to what the last of these steps completes, piece by piece and once per element
+    outward: Channel  # channel to the right neighbour
+    inward: Channel  # channel from the left neighbour; with two ranks the same channel
+    staged: Vector  # scratch memory of the type of `values`; its length is what is combined and forwarded at a time
 
 
 @dataclass(eq=False)
 class Meeting:
-    """What one rank does in a meeting (:mod:`~netoffload.collectives.announcement`); peers may be late.
+    """What one rank does in a meeting (:mod:`~netoffload.collectives.announcement`); peers may be late."""
 
-    Attributes:
-        ours: what this rank says in every round.
-        pairs: per round, the channel on which it sends and the one on which it receives.
-        heard: what came in the latest round; of the same length as ``ours``.
-        done: number of complete rounds. The first round that receives another announcement than ``ours`` is the last.
-    """
-
-    ours: bytes
+    ours: bytes  # what this rank says in every round
+    # Per round, the channel on which it sends and the one on which it receives.
     pairs: Sequence[tuple[Channel, Channel]]
-    heard: bytearray
+    incoming: bytearray  # what came in the latest round; of the same length as `ours`
+    # Number of complete rounds. The first round that receives another announcement than `ours` is the last.
     done: int = 0
 
 
@@ -132,41 +92,27 @@ class Gathering:
     """What one rank does in a reduction of short vectors; :mod:`~netoffload.collectives.gathering` says how.
 
     Peers may be late, as in a meeting. Places are counted backwards from this rank: place j is rank - j's.
-
-    Attributes:
-        said: uint8; the announcement, and behind it a place per rank. This rank's vector is in place 0.
-        heard: uint8; room for the announcement and half of the places.
-        word_octets: length of the announcement.
-        values: float32[ranks, n], the places.
-        result: float32[n], where the reduction goes.
-        rank: this rank.
-        spans: the ring's blocks, one per rank.
-        operation: how two values are combined.
-        quantise: applied to each finished block, and on every hop in ``rounded_hops``.
-        rounded_hops: per rank, whether what it sends to its right neighbour is rounded on the way.
-        pairs: per round, the channel on which it sends and the one on which it receives.
-        done: number of complete rounds. The first round that receives another announcement is the last.
-        prepared: what a transport keeps for the next time that it carries this out.
     """
 
-    said: Uint8Array
-    heard: Uint8Array
-    word_octets: int
-    values: Float32Array
-    result: Float32Array
+    outgoing: Uint8Array  # uint8; the announcement, and behind it a place per rank. This rank's vector is in place 0
+    incoming: Uint8Array  # uint8; room for the announcement and half of the places
+    announcement_octets: int  # length of the announcement
+    values: Float32Array  # float32[ranks, n], the places
+    result: Float32Array  # float32[n], where the reduction goes
     rank: int
-    spans: Sequence[Span]
-    operation: Operation
-    quantise: Quantise | None
-    rounded_hops: Sequence[bool]
+    spans: Sequence[Span]  # the ring's blocks, one per rank
+    operation: Operation  # how two values are combined
+    quantise: Quantise | None  # applied to each finished block, and on every hop in `rounded_hops`
+    rounded_hops: Sequence[bool]  # per rank, whether what it sends to its right neighbour is rounded on the way
+    # Per round, the channel on which it sends and the one on which it receives.
     pairs: Sequence[tuple[Channel, Channel]]
-    done: int = 0
-    prepared: Any = field(default=None, repr=False)
+    done: int = 0  # number of complete rounds. The first round that receives another announcement is the last
+    prepared: Any = field(default=None, repr=False)  # what a transport keeps for the next time that it carries this out
 
     def octets_in(self, round_: int) -> int:
         """Return the length of a round's message, in each direction: a round doubles the places that are filled."""
         places = min(1 << round_, len(self.spans) - (1 << round_))
-        return self.word_octets + places * self.result.nbytes
+        return self.announcement_octets + places * self.result.nbytes
 
 
 class Exchange(Protocol):
@@ -175,67 +121,42 @@ class Exchange(Protocol):
     @property
     def calling(self) -> str:
         """What this rank's caller is doing, in words; announced in meetings. Empty: the algorithm's name says it."""
-        ...
 
     @property
     def rank(self) -> int:
         """This rank, 0 .. size - 1."""
-        ...
 
     @property
     def size(self) -> int:
         """Number of ranks."""
-        ...
 
     @property
     def stopwatch(self) -> Stopwatch:
         """Where the time of calls went; the transport counts ``wire_s`` and ``late_s``, the algorithms the rest."""
-        ...
 
     def channel(self, peer: int, *, tagged: bool) -> Channel:
-        """Return the stream to ``peer``; the same object in every call.
-
-        Raises:
-            PeerLostError: the exchange is closed.
-        """
-        ...
+        """Return the stream to ``peer``, the same object in every call; raise if the exchange is closed."""
 
     def wait(self, readable: Sequence[Channel], writable: Sequence[Channel], *, may_be_late: bool = False) -> None:
         """Sleep until one of ``readable`` has octets (or has ended) or one of ``writable`` takes some.
 
-        Args:
-            readable: channels to read from.
-            writable: channels to send to.
-            may_be_late: the peers may not have entered this call yet. A transport that can tell late ranks from lost
-                ones waits longer for a late one.
-
-        Raises:
-            PeerLostError: a rank is lost, or nothing happened for the exchange's time limit; the message names ranks.
-            CollectiveError: another rank ended the exchange, with its reason.
+        Peers that ``may_be_late`` may not have entered this call yet: a transport that can tell late ranks from lost
+        ones waits longer for them. An error names the ranks that are lost or did nothing for the time limit.
         """
-        ...
 
     def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
-        """Carry out a whole round if this transport has a faster way than channel by channel; else return False.
-
-        If it returns True, it has counted times and raised errors as :meth:`wait` and the channels would have.
-        """
-        ...
+        """Carry out a whole round if this transport has a faster way than channel by channel; else return False."""
+        # If it returns True, it has counted times and raised errors as `wait` and the channels would have.
 
     def scratch(self, count: int) -> Float32Array:
         """Return a float32 vector of ``count`` elements, kept between calls; its content lasts for one call."""
-        ...
 
     def abort(self, error: BaseException) -> None:
-        """Tell the other ranks why this one gives up, and end all channels.
-
-        The algorithms do so after an error, when streams are at unknown positions. A closed exchange ignores it.
-        """
-        ...
+        """Tell the other ranks why this one gives up, and end all channels; a closed exchange ignores it."""
+        # The algorithms do so after an error, when streams are at unknown positions.
 
     def close(self) -> None:
         """End all channels."""
-        ...
 
 
 def combine(exchange: Exchange, operation: Operation, target: Float32Array, incoming: Float32Array) -> None:

@@ -10,10 +10,8 @@ rank - 2^k. After ceil(log2 p) rounds each rank has all vectors::
 
 Then it adds them as the ring does: block b in the order of the ranks b, b+1, ... It rounds on the hops on which NICs
 would round, and at last as the block's owner would. So the result has the bits that
-:func:`~netoffload.collectives.ring.ring_allreduce` gives, the same on all ranks.
-
-Every message begins with the announcement, so this is a meeting as well: a rank that receives another announcement ends
-the call on all ranks. The announcement is not float32, so everything goes over the untagged channels, exact.
+:func:`~netoffload.collectives.ring.ring_allreduce` gives. Every message begins with the announcement, which is not
+float32, so everything goes over the untagged channels, exact.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from netoffload.collectives.announcement import Announcement, Call, disagreement
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Gathering, Quantise, combine, quantise_own
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import partition
-from netoffload.collectives.transfer import Piece, aborting_on_error, move_all
+from netoffload.collectives.transfer import aborting_on_error, move_all
 from netoffload.compiled.arrays import Float32Array
 
 SHORT_OCTETS: Final = 32 * 1024
@@ -43,17 +41,8 @@ def is_short(count: int, size: int) -> bool:
 class ShortAllreduce:
     """An allreduce of one length, to carry out as often as needed; its plan is made once.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        count: number of floats, the same on all ranks.
-        tagged: announced as in :func:`~netoffload.collectives.ring.ring_allreduce`.
-        operation: how two values are combined.
-        quantise: as in ``ring_allreduce``.
-        rounded_hops: per rank, whether NICs round by ``quantise`` what it sends to its right neighbour on the tagged
-            channel; empty: nowhere.
-
-    Raises:
-        PeerLostError: the exchange is closed, or a rank that it needs is lost.
+    Arguments are as for :func:`~netoffload.collectives.ring.ring_allreduce`. ``rounded_hops`` says, per rank, whether
+    NICs round by ``quantise`` what it sends to its right neighbour on the tagged channel; empty: nowhere.
     """
 
     def __init__(
@@ -66,22 +55,21 @@ class ShortAllreduce:
         quantise: Quantise | None = None,
         rounded_hops: Sequence[bool] = (),
     ) -> None:
-        """Make the plan."""
         size = exchange.size
         quantise = quantise if size > 1 else None  # with one rank nothing travels, so nothing is rounded
         self._exchange = exchange
         self._announcement = Announcement(Call.RING_ALLREDUCE, count, tagged, operation, calling=exchange.calling)
         self._word = self._announcement.to_octets()
         places = np.zeros(size * count * FLOAT_OCTETS, np.uint8)
-        said = np.concatenate([np.frombuffer(self._word, np.uint8), places])
-        heard = np.zeros(len(self._word) + (size + 1) // 2 * count * FLOAT_OCTETS, np.uint8)
+        outgoing = np.concatenate([np.frombuffer(self._word, np.uint8), places])
+        incoming = np.zeros(len(self._word) + (size + 1) // 2 * count * FLOAT_OCTETS, np.uint8)
         with aborting_on_error(exchange):
             pairs = pairs_of(exchange)
         self._round = Gathering(
-            said,
-            heard,
+            outgoing,
+            incoming,
             len(self._word),
-            said[len(self._word) :].view(np.float32).reshape(size, count),
+            outgoing[len(self._word) :].view(np.float32).reshape(size, count),
             np.empty(count, np.float32),
             exchange.rank,
             partition(count, size),
@@ -93,23 +81,18 @@ class ShortAllreduce:
         self._own: Float32Array = self._round.values[0]
         sent_octets = sum(self._round.octets_in(number) for number in range(len(self._round.pairs)))
         self._aside_octets = sent_octets if tagged else 0
-        self._heard = heard.data[: len(self._word)]
+        self._incoming = incoming.data[: len(self._word)]
 
     def __call__(self, source: Float32Array, target: Float32Array) -> None:
-        """Replace ``target`` by the reduction of every rank's ``source``, which may be the same vector.
-
-        Raises:
-            CollectiveError: ranks disagree on length or call.
-            PeerLostError: a rank is lost.
-        """
+        """Replace ``target`` by the reduction of every rank's ``source``, which may be the same vector."""
         round_ = self._round
         try:
             self._own[...] = source  # takes half as long as np.copyto
             if not self._exchange.drive(round_):
                 _gather(self._exchange, round_)
-            if round_.pairs and self._heard.tobytes() != self._word:  # quicker than to compare a memoryview
+            if round_.pairs and self._incoming.tobytes() != self._word:  # quicker than to compare a memoryview
                 behind = round_.pairs[round_.done - 1][1]
-                raise disagreement(self._exchange.rank, self._announcement, behind, bytes(self._heard))
+                raise disagreement(self._exchange.rank, self._announcement, behind, bytes(self._incoming))
         except BaseException as error:
             self._exchange.abort(error)
             raise
@@ -119,22 +102,18 @@ class ShortAllreduce:
 
 def _gather(exchange: Exchange, round_: Gathering) -> None:
     """Do what :class:`~netoffload.collectives.exchange.Gathering` describes."""
-    word, count = round_.word_octets, round_.result.nbytes
-    said, heard = round_.said.data, round_.heard.data
+    word, count = round_.announcement_octets, round_.result.nbytes
+    outgoing, incoming = round_.outgoing.data, round_.incoming.data
     for number, (ahead, behind) in enumerate(round_.pairs):
         round_.done = number + 1
         length = round_.octets_in(number)
-        _both_ways(exchange, (ahead, said[:word]), (behind, heard[:word]))
-        if heard[:word] != said[:word]:  # perhaps a call without values behind its announcement
+        move_all(exchange, [(ahead, outgoing[:word])], [(behind, incoming[:word])], may_be_late=True)
+        if incoming[:word] != outgoing[:word]:  # perhaps a call without values behind its announcement
             return
-        _both_ways(exchange, (ahead, said[word:length]), (behind, heard[word:length]))
+        move_all(exchange, [(ahead, outgoing[word:length])], [(behind, incoming[word:length])], may_be_late=True)
         start = word + (1 << number) * count
-        said[start : start + length - word] = heard[word:length]
+        outgoing[start : start + length - word] = incoming[word:length]
     _add_up(exchange, round_)
-
-
-def _both_ways(exchange: Exchange, outward: Piece, inward: Piece) -> None:
-    move_all(exchange, [outward], [inward], may_be_late=True)
 
 
 def _add_up(exchange: Exchange, round_: Gathering) -> None:

@@ -6,11 +6,8 @@ g groups of equal size m take three rounds. A ring in each group leaves the sum 
 link between groups only 2(g-1)/g · n/m, which helps if the links between groups are slow.
 
 Groups of different sizes go through their first members: reduction to them, a ring or aggregator between them,
-broadcast.
-
-One group may be faster than another, and members wait while others exchange. So the ranks of the second and of the
-third round meet before it, which costs ceil(log2) small messages. Until then a rank is late, and a transport may wait
-for it. If no data moves after that, the call is stuck (:meth:`~netoffload.collectives.exchange.Exchange.wait`).
+broadcast. One group may be faster than another, so the ranks of the second and of the third round meet before it.
+Until then a rank is late, and a transport may wait for it; after that a call in which no data moves is stuck.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from netoffload.collectives.announcement import Announcement, Call, meet
+from netoffload.collectives.announcement import Announcement, Call, meet, met
 from netoffload.collectives.exchange import (
     Channel,
     Exchange,
@@ -32,32 +29,24 @@ from netoffload.collectives.exchange import (
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.ring import CHUNK_FLOATS, allgather_round, allreduce_round, reduce_scatter_round
 from netoffload.collectives.schedule import partition
-from netoffload.collectives.transfer import aborting_on_error, octets_of
+from netoffload.collectives.transfer import octets_of
 from netoffload.collectives.tree import broadcast_round, reduce_round
 from netoffload.collectives.worker_aggregator import aggregator_round
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 
-TOPS = ("ring", "wa")
-"""How the groups' sums are added: by a ring, or by an aggregator."""
+TOPS = ("ring", "wa")  # how the groups' sums are added: by a ring, or by an aggregator
 
-Groups = Sequence[Sequence[int]]
-"""Ranks by group; every rank in exactly one."""
+Groups = Sequence[Sequence[int]]  # ranks by group; every rank in exactly one
 
 
 class SubExchange:
-    """Some ranks of an exchange as a smaller one; see :class:`~netoffload.collectives.exchange.Exchange`.
+    """Some ranks of an exchange as a smaller one, in which rank i is ``members[i]``. The calling rank is a member."""
 
-    It uses the same channels, so ranks must enter calls on overlapping sub-exchanges in the same order.
-
-    Args:
-        whole: the exchange of all ranks.
-        members: ranks of ``whole``; rank i of this exchange is ``members[i]``. The calling rank must be a member.
-    """
+    # It uses the same channels, so ranks must enter calls on overlapping sub-exchanges in the same order.
 
     def __init__(self, whole: Exchange, members: Sequence[int]) -> None:
-        """Remember the members."""
         self._whole = whole
         self._members = tuple(members)
         self.rank = self._members.index(whole.rank)
@@ -132,66 +121,40 @@ def hierarchical_allreduce(
     quantise: Quantise | None = None,
     chunk_floats: int = CHUNK_FLOATS,
 ) -> None:
-    """Replace ``values`` on every rank by the reduction over all ranks, group by group.
+    """Replace ``values`` on every rank by the reduction over all ranks, group by group; float32 only.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: contiguous float32 vector, equally long on all ranks.
-        groups: the same on all ranks.
-        tagged: as in :func:`~netoffload.collectives.ring.ring_allreduce`; what an aggregator sends down is untagged.
-        top: ``ring`` or ``wa``.
-        operation: how two values are combined.
-        quantise: as in :func:`~netoffload.collectives.ring.ring_allreduce`.
-        chunk_floats: likewise.
-
-    Raises:
-        UsageError: not a contiguous float32 vector, groups that do not hold each rank once, or an unknown top.
-        CollectiveError: ranks disagree on length, groups or call.
-        PeerLostError: a rank is lost.
+    Arguments are as for :func:`~netoffload.collectives.ring.ring_allreduce`. ``top`` is how the groups' sums are added.
+    What an aggregator sends down is untagged.
     """
     octets_of(values)
     check_groups(groups, exchange.size)
     check_choice("top", top, TOPS)
-    with aborting_on_error(exchange):
-        details = f"top {top}, groups {' | '.join(','.join(map(str, group)) for group in groups)}"
-        meet(exchange, Announcement(Call.HIERARCHICAL_ALLREDUCE, values.size, tagged, operation, details=details))
-        _three_rounds(exchange, values, groups, tagged, top, operation, quantise, chunk_floats)
+    details = f"top {top}, groups {' | '.join(','.join(map(str, group)) for group in groups)}"
+    announced = Announcement(Call.HIERARCHICAL_ALLREDUCE, values.size, tagged, operation, details=details)
+    with met(exchange, announced):
+        inner = SubExchange(exchange, next(group for group in groups if exchange.rank in group))
 
+        def exchange_between(members: Sequence[int], block: Float32Array) -> None:
+            across = SubExchange(exchange, members)
+            meet(across, Announcement(Call.CONFIRM))
+            if top == "wa":
+                aggregator_round(across, block, aggregator=0, tagged=tagged, operation=operation)
+            else:
+                allreduce_round(
+                    across, block, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
+                )
 
-def _three_rounds(
-    exchange: Exchange,
-    values: Float32Array,
-    groups: Groups,
-    tagged: bool,
-    top: str,
-    operation: Operation,
-    quantise: Quantise | None,
-    chunk_floats: int,
-) -> None:
-    """Do :func:`hierarchical_allreduce` for ranks that have met."""
-    inner = SubExchange(exchange, next(group for group in groups if exchange.rank in group))
-
-    def exchange_between(members: Sequence[int], block: Float32Array) -> None:
-        across = SubExchange(exchange, members)
-        meet(across, Announcement(Call.CONFIRM))
-        if top == "wa":
-            aggregator_round(across, block, aggregator=0, tagged=tagged, operation=operation)
-        else:
-            allreduce_round(
-                across, block, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
-            )
-
-    if len({len(group) for group in groups}) == 1:
-        spans = partition(values.size, inner.size)
-        reduce_scatter_round(inner, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
-        span = spans[inner.rank]
-        exchange_between([group[inner.rank] for group in groups], values[span.start : span.stop])
+        if len({len(group) for group in groups}) == 1:
+            spans = partition(values.size, inner.size)
+            reduce_scatter_round(inner, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+            span = spans[inner.rank]
+            exchange_between([group[inner.rank] for group in groups], values[span.start : span.stop])
+            meet(inner, Announcement(Call.CONFIRM))
+            allgather_round(inner, values, spans, tagged=tagged, quantise=quantise)
+            return
+        reduce_round(inner, values, root=0, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+        if inner.rank == 0:
+            exchange_between([group[0] for group in groups], values)
+            quantise_own(exchange, quantise, values)  # also in a group of one, or it would differ from the others
         meet(inner, Announcement(Call.CONFIRM))
-        allgather_round(inner, values, spans, tagged=tagged, quantise=quantise)
-        return
-    reduce_round(inner, values, root=0, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
-    if inner.rank == 0:
-        exchange_between([group[0] for group in groups], values)
-        quantise_own(exchange, quantise, values)  # also in a group of one, or it would differ from the others
-    meet(inner, Announcement(Call.CONFIRM))
-    broadcast_round(inner, values, root=0, tagged=tagged, quantise=None)
+        broadcast_round(inner, values, root=0, tagged=tagged, quantise=None)

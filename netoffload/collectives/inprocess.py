@@ -21,8 +21,7 @@ from netoffload.errors import CollectiveError, PeerLostError
 
 T = TypeVar("T")
 
-CAPACITY_OCTETS = 256 * 1024
-"""Octets that a channel holds before its sender waits, like a socket buffer."""
+CAPACITY_OCTETS = 256 * 1024  # octets that a channel holds before its sender waits, like a socket buffer
 
 
 class FloatCodec(Protocol):
@@ -30,11 +29,9 @@ class FloatCodec(Protocol):
 
     def encode(self, values: Float32Array, bound_k: int) -> Uint8Array:
         """Compress a vector."""
-        ...
 
     def decode(self, payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
         """Return the ``count`` floats of a compressed vector."""
-        ...
 
 
 def run_ranks(
@@ -48,16 +45,8 @@ def run_ranks(
 ) -> list[T]:
     """Run ``body`` once per rank, each in its own thread, and return the results in rank order.
 
-    Args:
-        size: number of ranks.
-        body: what one rank does with its exchange.
-        codec: what tagged channels do to floats; None leaves them exact.
-        bound_k: error bound 2**-k for the codec.
-        capacity_octets: octets that a channel holds before its sender waits; at least 16.
-        timeout_s: silence after which a rank gives up.
-
-    Raises:
-        BaseException: the error of the first rank that failed by itself, and not because another rank ended.
+    ``codec`` is what tagged channels do to floats; None leaves them exact. A rank gives up after ``timeout_s`` of
+    silence.
     """
     fabric = _Fabric(codec, bound_k, capacity_octets)
     exchanges = [InProcessExchange(fabric, rank, size, timeout_s) for rank in range(size)]
@@ -117,7 +106,6 @@ class InProcessChannel:
     """A pair of pipes; see :class:`~netoffload.collectives.exchange.Channel`."""
 
     def __init__(self, fabric: _Fabric, rank: int, peer: int, tagged: bool) -> None:
-        """Join ``rank`` and ``peer``; the other end joins the same pipes."""
         self.peer = peer
         self._fabric = fabric
         self._tagged = tagged
@@ -177,7 +165,6 @@ class InProcessExchange:
     """One rank of :func:`run_ranks`; see :class:`~netoffload.collectives.exchange.Exchange`."""
 
     def __init__(self, fabric: _Fabric, rank: int, size: int, timeout_s: float) -> None:
-        """Join all other ranks of ``fabric``."""
         self.rank = rank
         self.size = size
         self.calling = ""

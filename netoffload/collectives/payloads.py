@@ -23,19 +23,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from netoffload.collectives.announcement import Announcement, Call, meet
+from netoffload.collectives.announcement import Announcement, Call, met
 from netoffload.collectives.exchange import Exchange, combine
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import allreduce_walk, partition
-from netoffload.collectives.transfer import aborting_on_error, move_all
+from netoffload.collectives.transfer import move_all, octets_of
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CollectiveError
 
 Payload = Uint8Array
 Encode = Callable[[Float32Array, int], Payload]
 """(values, block) -> payload; ``block`` is the index of the part of the vector, for state kept per block."""
-Decode = Callable[[Payload, int], Float32Array]
-"""(payload, block) -> values."""
+Decode = Callable[[Payload, int], Float32Array]  # (payload, block) -> values
 
 LIMIT_OCTETS = 1 << 32
 """A longer payload counts as an error, because its length alone decides how much memory the receiver takes."""
@@ -44,64 +43,32 @@ _LENGTH = struct.Struct("!Q")
 
 
 def allgather_payloads(exchange: Exchange, payload: Payload) -> list[Payload]:
-    """Return the payloads of all ranks, in rank order; collective.
-
-    Raises:
-        CollectiveError: a rank is in another call.
-        PeerLostError: a rank is lost.
-    """
+    """Return the payloads of all ranks, in rank order; collective."""
     peers = [rank for rank in range(exchange.size) if rank != exchange.rank]
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.PAYLOAD_GATHER))
+    with met(exchange, Announcement(Call.PAYLOAD_GATHER)):
         received = _swap(exchange, dict.fromkeys(peers, payload), peers)
     return [received.get(rank, payload) for rank in range(exchange.size)]
 
 
 def alltoall_payloads(exchange: Exchange, payloads: Sequence[Payload]) -> list[Payload]:
-    """Send every rank its payload, and return the payloads that all ranks have for this one, in rank order; collective.
-
-    Args:
-        exchange: the ranks; all of them make this call.
-        payloads: one per rank; this rank's own is returned as it is.
-
-    Raises:
-        CollectiveError: a rank is in another call.
-        PeerLostError: a rank is lost.
-    """
+    """Send every rank its payload; return those of all ranks for this one, in rank order; collective."""
     outgoing = {rank: payload for rank, payload in enumerate(payloads) if rank != exchange.rank}
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.PAYLOAD_ALLTOALL))
+    with met(exchange, Announcement(Call.PAYLOAD_ALLTOALL)):
         received = _swap(exchange, outgoing, tuple(outgoing))
     return [received.get(rank, payload) for rank, payload in enumerate(payloads)]
 
 
 def push_pull(exchange: Exchange, payload: Payload, *, server: int) -> Payload:
-    """Send ``payload`` to the server and return its answer; collective, together with :func:`serve_payloads`.
-
-    Raises:
-        CollectiveError: the server is in another call.
-        PeerLostError: the server is lost.
-    """
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.PAYLOAD_SERVER, root=server))
+    """Send ``payload`` to the server and return its answer; collective, together with :func:`serve_payloads`."""
+    with met(exchange, Announcement(Call.PAYLOAD_SERVER, root=server)):
         _swap(exchange, {server: payload}, ())
         return _swap(exchange, {}, (server,))[server]
 
 
 def serve_payloads(exchange: Exchange, reduce: Callable[[list[Payload]], Payload]) -> Payload:
-    """Be the server of one :func:`push_pull` of all other ranks; return the answer that they got.
-
-    Args:
-        exchange: the workers and this server.
-        reduce: makes the answer from the workers' payloads, in rank order.
-
-    Raises:
-        CollectiveError: a worker is in another call.
-        PeerLostError: a worker is lost.
-    """
+    """Be the server of one :func:`push_pull` of all other ranks; ``reduce`` makes the answer of their payloads."""
     workers = [rank for rank in range(exchange.size) if rank != exchange.rank]
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.PAYLOAD_SERVER, root=exchange.rank))
+    with met(exchange, Announcement(Call.PAYLOAD_SERVER, root=exchange.rank)):
         pushed = _swap(exchange, {}, workers)
         answer = reduce([pushed[worker] for worker in workers])
         _swap(exchange, dict.fromkeys(workers, answer), ())
@@ -109,24 +76,7 @@ def serve_payloads(exchange: Exchange, reduce: Callable[[list[Payload]], Payload
 
 
 def ring_payloads(exchange: Exchange, values: Float32Array, encode: Encode, decode: Decode) -> int:
-    """Replace ``values`` on every rank by the sum over all ranks, encoded anew on every hop; in place.
-
-    Phase 1: rank r encodes a block, its right neighbour decodes it and adds its own term. Phase 2: the owner encodes
-    the finished block once, and all ranks, the owner included, decode those octets.
-
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: float32[n], equally long on all ranks.
-        encode: makes a payload of a block.
-        decode: makes values of a payload.
-
-    Returns:
-        Octets that this rank sent.
-
-    Raises:
-        CollectiveError: ranks disagree on the call, or a block came with another length.
-        PeerLostError: a neighbour is lost.
-    """
+    """Replace ``values`` on every rank by the sum over all ranks, encoded anew on every hop; return the octets sent."""
     rank, size = exchange.rank, exchange.size
     blocks = [slice(span.start, span.stop) for span in partition(values.size, size)]
     walk = allreduce_walk(rank, size)
@@ -135,14 +85,15 @@ def ring_payloads(exchange: Exchange, values: Float32Array, encode: Encode, deco
     if size == 1:
         values[:] = _decoded(decode, encode(values, 0), 0, values.size)
         return 0
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.PAYLOAD_RING, values.size))
+    with met(exchange, Announcement(Call.PAYLOAD_RING, values.size)):
+        # Phase 1: rank r encodes a block, its right neighbour decodes it and adds its own term.
         for step in range(size - 1):
             payload = encode(values[blocks[walk[step]]], walk[step])
             sent += payload.size
             target = values[blocks[walk[step + 1]]]
             received = _swap(exchange, {right: payload}, (left,))[left]
             combine(exchange, Operation.SUM, target, _decoded(decode, received, walk[step + 1], target.size))
+        # Phase 2: the owner encodes the finished block once; all ranks, the owner included, decode those octets.
         finished = encode(values[blocks[walk[size - 1]]], walk[size - 1])
         for step in range(size - 1, 2 * size - 1):
             target = values[blocks[walk[step]]]
@@ -161,20 +112,18 @@ def _decoded(decode: Decode, payload: Payload, block: int, count: int) -> Float3
 
 
 def _swap(exchange: Exchange, outgoing: Mapping[int, Payload], sources: Iterable[int]) -> dict[int, Payload]:
-    """Send one message to each peer of ``outgoing`` while receiving one from each of ``sources``: lengths, then octets.
-
-    A peer may take long to make a payload, but not to send it.
-    """
+    """Send one message to each peer of ``outgoing`` while receiving one from each of ``sources``: length, octets."""
     channels = {peer: exchange.channel(peer, tagged=False) for peer in (*outgoing, *sources)}
     words = {peer: bytearray(_LENGTH.size) for peer in sources}
-    told = [(channels[peer], memoryview(_LENGTH.pack(payload.size))) for peer, payload in outgoing.items()]
-    heard = [(channels[peer], memoryview(word)) for peer, word in words.items()]
-    move_all(exchange, told, heard, may_be_late=True)
+    lengths_out = [(channels[peer], memoryview(_LENGTH.pack(payload.size))) for peer, payload in outgoing.items()]
+    lengths_in = [(channels[peer], memoryview(word)) for peer, word in words.items()]
+    # A peer may take long to make a payload, but not to send it.
+    move_all(exchange, lengths_out, lengths_in, may_be_late=True)
     received = {peer: np.empty(_length(peer, word), np.uint8) for peer, word in words.items()}
     move_all(
         exchange,
-        [(channels[peer], _octets(payload)) for peer, payload in outgoing.items()],
-        [(channels[peer], _octets(payload)) for peer, payload in received.items()],
+        [(channels[peer], octets_of(payload, "B")) for peer, payload in outgoing.items()],
+        [(channels[peer], octets_of(payload, "B")) for peer, payload in received.items()],
     )
     return received
 
@@ -184,8 +133,3 @@ def _length(peer: int, word: bytearray) -> int:
     if length > LIMIT_OCTETS:
         raise CollectiveError(f"rank {peer} announces a payload of {length} octets: the limit is {LIMIT_OCTETS}")
     return int(length)
-
-
-def _octets(payload: Payload) -> memoryview:
-    # memoryview.cast refuses views of no elements.
-    return payload.data.cast("B") if payload.size else memoryview(bytearray())

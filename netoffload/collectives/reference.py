@@ -22,18 +22,11 @@ RoundTrip = Callable[[Float32Array], Float32Array]
 def ring_sum(
     vectors: Sequence[Float32Array], round_trip: RoundTrip | None = None, operation: Operation = Operation.SUM
 ) -> Float32Array:
-    """Return what every rank holds after :func:`~netoffload.collectives.ring.ring_allreduce`.
-
-    Block b starts at rank b and goes once round: each rank adds the partial sum that reaches it to its own values, and
-    the last one rounds the finished block.
-
-    Args:
-        vectors: one float32[n] per rank.
-        round_trip: how a hop rounds.
-        operation: how two values are combined.
-    """
+    """Return what every rank holds after :func:`~netoffload.collectives.ring.ring_allreduce`."""
     size = len(vectors)
     result = np.empty_like(vectors[0])
+    # Block b starts at rank b and goes once round. Each rank adds the partial sum that reaches it to its own values,
+    # and the last one rounds the finished block.
     for block, span in enumerate(partition(result.size, size)):
         total = _once_round(vectors, span, block, round_trip, operation)
         result[span.start : span.stop] = _hop(total, round_trip if size > 1 else None)

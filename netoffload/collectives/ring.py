@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from netoffload.collectives.announcement import Announcement, Call, counts_in_words, meet
+from netoffload.collectives.announcement import Announcement, Call, counts_in_words, met
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise, RingRound, Vector, combine, quantise_own
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import (
@@ -32,7 +32,7 @@ from netoffload.collectives.schedule import (
     partition,
     reduce_scatter_walk,
 )
-from netoffload.collectives.transfer import EXACT_TYPES, aborting_on_error, octets_of
+from netoffload.collectives.transfer import EXACT_TYPES, octets_of
 from netoffload.compiled.arrays import Float32Array
 
 CHUNK_FLOATS = 64 * 1024
@@ -44,11 +44,9 @@ from 64 KiB to 512 KiB. Tagged, where the emulated NICs' cores are the limit, th
 noise. It is a multiple of 8 floats, the codec's burst, so that bursts are whole except at the ends of blocks.
 """
 
-CHUNK_FLOATS_MIN = 16 * 1024
-"""64 KiB, the most that segmentation offload (TSO) hands over as one frame."""
+CHUNK_FLOATS_MIN = 16 * 1024  # 64 KiB, the most that segmentation offload (TSO) hands over as one frame
 
-CHUNK_FLOATS_MAX = 128 * 1024
-"""512 KiB: chunk and target together fit most second-level caches."""
+CHUNK_FLOATS_MAX = 128 * 1024  # 512 KiB: chunk and target together fit most second-level caches
 
 CHUNK_S = 1e-3
 """A chunk holds about 1 ms of data. Handling it costs the host about 50 us at any length, a twentieth of that, while
@@ -56,12 +54,7 @@ the next chunk arrives."""
 
 
 def chunk_for(rate_bps: float, round_trip_s: float) -> int:
-    """Return how many floats to add and forward at a time on a path: 1 ms of data, or a round-trip time if longer.
-
-    Args:
-        rate_bps: rate of the path.
-        round_trip_s: round-trip time of the path.
-    """
+    """Return how many floats to add and forward at a time on a path: 1 ms of data, or a round-trip time if longer."""
     floats = round(rate_bps / 8 / FLOAT_OCTETS * max(CHUNK_S, round_trip_s))
     return min(max(floats, CHUNK_FLOATS_MIN), CHUNK_FLOATS_MAX) // 8 * 8
 
@@ -77,24 +70,12 @@ def ring_allreduce(
 ) -> None:
     """Replace ``values`` on every rank by the reduction over all ranks, in place.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: contiguous vector, equally long on all ranks; tagged: float32, untagged: any of ``EXACT_TYPES``.
-        tagged: send over the tagged channels, where a NIC may compress.
-        operation: how two values are combined.
-        quantise: applied by the owner of a block to its finished sum, piece by piece and once per element, before the
-            block travels. Needed for bit-identical ranks when the channels are lossy. With one rank nothing travels
-            and nothing is quantised.
-        chunk_floats: floats that are added and forwarded at a time; need not be the same on all ranks.
-
-    Raises:
-        UsageError: the vector is not contiguous, or has a type that cannot travel.
-        CollectiveError: ranks disagree on length or call.
-        PeerLostError: a rank is lost.
+    Vectors are contiguous and equally long on all ranks; tagged ones are float32, untagged ones any of ``EXACT_TYPES``.
+    The owner of a block applies ``quantise`` to its finished sum, piece by piece and once per element, before the block
+    travels: only so do ranks end bit-identical on lossy channels. ``chunk_floats`` may differ between ranks.
     """
     details = _type_in_words(values, tagged=tagged)
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.RING_ALLREDUCE, values.size, tagged, operation, details=details))
+    with met(exchange, Announcement(Call.RING_ALLREDUCE, values.size, tagged, operation, details=details)):
         allreduce_round(
             exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
         )
@@ -109,24 +90,10 @@ def ring_reduce_scatter(
     operation: Operation = Operation.SUM,
     chunk_floats: int = CHUNK_FLOATS,
 ) -> None:
-    """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks.
-
-    The rest of ``values`` is overwritten with partial sums. Nothing is quantised, because a rank keeps its result.
-
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: as in :func:`ring_allreduce`.
-        spans: one per rank, the same on all ranks, not overlapping.
-        tagged: as in :func:`ring_allreduce`.
-        operation: as in :func:`ring_allreduce`.
-        chunk_floats: as in :func:`ring_allreduce`.
-
-    Raises:
-        UsageError, CollectiveError, PeerLostError: as in :func:`ring_allreduce`.
-    """
+    """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks; the rest is overwritten."""
+    # Nothing is quantised, because a rank keeps its result.
     details = f"{_type_in_words(values, tagged=tagged)} parts {_in_words(spans)}".lstrip()
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, details=details))
+    with met(exchange, Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, details=details)):
         reduce_scatter_round(exchange, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
 
 
@@ -138,22 +105,9 @@ def ring_allgather(
     tagged: bool,
     quantise: Quantise | None = None,
 ) -> None:
-    """Fill ``values`` on every rank with ``values[spans[r]]`` of every rank r.
-
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: vector as in :func:`ring_allreduce`; this rank's span holds its contribution.
-        spans: one per rank, of the same lengths on all ranks, not overlapping.
-        tagged: as in :func:`ring_allreduce`.
-        quantise: applied by every rank to its own span, so that all ranks end bit-identical.
-
-    Raises:
-        UsageError, CollectiveError, PeerLostError: as in :func:`ring_allreduce`.
-    """
+    """Fill ``values`` on every rank with ``values[spans[r]]`` of every rank r, who rounds it by ``quantise`` first."""
     details = f"{_type_in_words(values, tagged=tagged)} counts {counts_in_words(map(len, spans))}".lstrip()
-    with aborting_on_error(exchange):
-        count = sum(len(span) for span in spans)
-        meet(exchange, Announcement(Call.ALLGATHER, count, tagged, details=details))
+    with met(exchange, Announcement(Call.ALLGATHER, sum(map(len, spans)), tagged, details=details)):
         allgather_round(exchange, values, spans, tagged=tagged, quantise=quantise)
 
 
@@ -291,8 +245,11 @@ class _Round:
         """Receive once, reduce a chunk that became whole; return whether anything moved."""
         block = self._walk[self._receiving + 1]
         if self._received < block.stop:
-            is_reducing = self._receiving < self._reducing
-            count = self._receive_added(block) if is_reducing else self._receive_final(block)
+            if self._receiving < self._reducing:
+                count = self._receive_added(block)
+            else:  # finished values, in place
+                count = self._inward.receive_some(self._octets[self._received : block.stop])
+                self._received = self._reduced = self._received + count
             if count == 0:
                 return False
         if self._reduced == block.stop:
@@ -314,13 +271,6 @@ class _Round:
             if self._receiving == self._reducing - 1:  # the last step that reduces: this rank owns the block
                 quantise_own(self._exchange, self._quantise, target)
             self._reduced = chunk_end
-        return count
-
-    def _receive_final(self, block: Span) -> int:
-        """Receive finished values in place."""
-        count = self._inward.receive_some(self._octets[self._received : block.stop])
-        self._received += count
-        self._reduced = self._received
         return count
 
 

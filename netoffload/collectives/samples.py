@@ -13,11 +13,7 @@ from netoffload.errors import UsageError
 
 
 def parse_sigma(text: str) -> float:
-    """Return the standard deviation of ``gaussian:SIGMA``.
-
-    Raises:
-        UsageError: ``text`` has another form.
-    """
+    """Return the standard deviation of ``gaussian:SIGMA``."""
     kind, _, number = text.partition(":")
     try:
         sigma = float(number)
@@ -36,9 +32,6 @@ def gradients_from(text: str, seed: int) -> Draw:
     """Return a function that makes every rank's vector: from ``gaussian:SIGMA``, or from a file.
 
     Rank i's vector begins with vector i of the file. The file's next vectors follow, and after the last one the first.
-
-    Raises:
-        UsageError: ``text`` is neither, or the file holds no float32 array.
     """
     if text.startswith("gaussian:"):
         sigma = parse_sigma(text)
@@ -51,11 +44,7 @@ def gradients_from(text: str, seed: int) -> Draw:
 
 
 def read_gradients(path: Path) -> Float32Array:
-    """Read what ``netoffload train hdc --capture`` wrote: float32[vectors, n], or any other float32 array.
-
-    Raises:
-        UsageError: the file is unreadable, not float32, or empty.
-    """
+    """Read what ``netoffload train hdc --capture`` wrote: float32[vectors, n], or any other float32 array."""
     try:
         gradients = np.load(path, allow_pickle=False)
     except OSError as error:

@@ -72,22 +72,18 @@ def chain(position: int, size: int) -> Branch:
 
 
 def binomial(position: int, size: int) -> Branch:
-    """Return the place of ``position`` in a binomial tree: its parent is ``position`` without its lowest set bit.
-
-    The child with the largest subtree comes first: a broadcast has to serve it first.
-    """
+    """Return the place of ``position`` in a binomial tree: its parent is ``position`` without its lowest set bit."""
     reach = position & -position if position else 1 << max(size - 1, 0).bit_length()
+    # The child with the largest subtree comes first: a broadcast has to serve it first.
     steps = [1 << bit for bit in reversed(range(max(reach.bit_length() - 1, 0)))]
     children = tuple(position + step for step in steps if position + step < size)
     return Branch(position - (position & -position) if position else None, children)
 
 
 def aggregator_tree(workers: int, groups: int) -> tuple[Branch, ...]:
-    """Return the place of every rank in a tree of aggregators (INCEPTIONN, Fig. 1 a).
-
-    Workers come first, in consecutive groups whose sizes differ by at most one. Behind them come the aggregators of
-    the groups, and the topmost one is the last rank. One group has the topmost aggregator alone.
-    """
+    """Return the place of every rank in a tree of aggregators (INCEPTIONN, Fig. 1 a)."""
+    # Workers come first, in consecutive groups whose sizes differ by at most one. Behind them come the aggregators of
+    # the groups, and the topmost one is the last rank. One group has the topmost aggregator alone.
     members = [tuple(range(span.start, span.stop)) for span in partition(workers, groups)]
     if groups == 1:
         return (*(Branch(workers, ()) for _ in members[0]), Branch(None, members[0]))

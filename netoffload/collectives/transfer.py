@@ -11,8 +11,7 @@ import numpy as np
 from netoffload.collectives.exchange import Channel, Exchange, Vector
 from netoffload.errors import UsageError
 
-Piece = tuple[Channel, memoryview]
-"""A channel, and the octets to send on it or to fill from it."""
+Piece = tuple[Channel, memoryview]  # a channel, and the octets to send on it or to fill from it
 
 
 EXACT_TYPES: Final = "fdilB"
@@ -21,15 +20,7 @@ float32 only."""
 
 
 def octets_of(values: Vector, types: str = "f") -> memoryview:
-    """Return the memory of a contiguous vector as octets, without a copy.
-
-    Args:
-        values: the vector.
-        types: the types that it may have, by NumPy's letters.
-
-    Raises:
-        UsageError: the vector is not one-dimensional, not contiguous, or of another type.
-    """
+    """Return the memory of a contiguous vector of one of ``types``, by NumPy's letters, as octets, without a copy."""
     if values.ndim != 1 or values.dtype.char not in types or not values.flags.c_contiguous:
         names = ", ".join(np.dtype(letter).name for letter in types)
         raise UsageError(f"collectives take contiguous {names} vectors, not {values.dtype} of shape {values.shape}")
@@ -47,22 +38,10 @@ def aborting_on_error(exchange: Exchange) -> Iterator[None]:
         raise
 
 
-def send_all(exchange: Exchange, channel: Channel, data: memoryview) -> None:
-    """Send all of ``data``, and sleep while the peer is slower."""
-    move_all(exchange, [(channel, data)], [])
-
-
 def move_all(
     exchange: Exchange, sends: Sequence[Piece], receives: Sequence[Piece], *, may_be_late: bool = False
 ) -> None:
-    """Send and fill all pieces at the same time, each as fast as its peer allows.
-
-    Args:
-        exchange: the ranks.
-        sends: pieces to send; at most one per channel.
-        receives: pieces to fill; at most one per channel.
-        may_be_late: see :meth:`Exchange.wait`.
-    """
+    """Send and fill all pieces at the same time, each as fast as its peer allows; one per channel and direction."""
     outward, inward = [piece for piece in sends if piece[1]], [piece for piece in receives if piece[1]]
     while outward or inward:
         moved = 0

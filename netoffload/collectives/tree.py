@@ -7,12 +7,12 @@ chain and short ones a binomial tree.
 
 from __future__ import annotations
 
-from netoffload.collectives.announcement import Announcement, Call, check_root, meet
+from netoffload.collectives.announcement import Announcement, Call, check_root, met
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise, combine, quantise_own
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.ring import CHUNK_FLOATS
 from netoffload.collectives.schedule import Branch, binomial, chain
-from netoffload.collectives.transfer import aborting_on_error, octets_of
+from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
 
 BINOMIAL_FLOATS = 8 * 1024
@@ -23,24 +23,10 @@ between processes. With longer vectors the links are the limit."""
 def broadcast(
     exchange: Exchange, values: Float32Array, *, root: int, tagged: bool, quantise: Quantise | None = None
 ) -> None:
-    """Replace ``values`` on every rank by those of ``root``, in place.
-
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: contiguous float32 vector, equally long on all ranks.
-        root: the rank whose values all ranks get.
-        tagged: send over the tagged channels, where a NIC may compress.
-        quantise: applied by the root to its own values, so that all ranks end bit-identical.
-
-    Raises:
-        UsageError: not a contiguous float32 vector, or no such root.
-        CollectiveError: ranks disagree on length, root or call.
-        PeerLostError: a rank is lost.
-    """
+    """Replace ``values`` on every rank by those of ``root``, which rounds its own by ``quantise``."""
     octets_of(values)
-    check_root(exchange, root)
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.BROADCAST, values.size, tagged, root=root))
+    check_root(root, exchange.size)
+    with met(exchange, Announcement(Call.BROADCAST, values.size, tagged, root=root)):
         broadcast_round(exchange, values, root=root, tagged=tagged, quantise=quantise)
 
 
@@ -53,23 +39,10 @@ def reduce(
     operation: Operation = Operation.SUM,
     chunk_floats: int = CHUNK_FLOATS,
 ) -> None:
-    """Replace ``values`` on ``root`` by the reduction over all ranks, on other ranks by partial sums.
-
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: contiguous float32 vector, equally long on all ranks; overwritten on all of them.
-        root: the rank that gets the result.
-        tagged: as in :func:`broadcast`.
-        operation: how two values are combined.
-        chunk_floats: floats that are added and forwarded at a time.
-
-    Raises:
-        UsageError, CollectiveError, PeerLostError: as in :func:`broadcast`.
-    """
+    """Replace ``values`` on ``root`` by the reduction over all ranks, on other ranks by partial sums."""
     octets_of(values)
-    check_root(exchange, root)
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.REDUCE, values.size, tagged, operation, root=root))
+    check_root(root, exchange.size)
+    with met(exchange, Announcement(Call.REDUCE, values.size, tagged, operation, root=root)):
         reduce_round(exchange, values, root=root, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
 
 
@@ -95,15 +68,7 @@ def broadcast_round(
 def pass_down(
     exchange: Exchange, octets: memoryview, branch: Branch, *, tagged: bool, may_be_late: bool = False
 ) -> None:
-    """Fill ``octets`` from the rank above, if there is one, and send them to those below as they come.
-
-    Args:
-        exchange: the ranks.
-        octets: memory of equal length on all ranks.
-        branch: the ranks above and below this one.
-        tagged: as in :func:`broadcast`.
-        may_be_late: see :meth:`~netoffload.collectives.exchange.Exchange.wait`.
-    """
+    """Fill ``octets`` from the rank above, if there is one, and send them to those below as they come."""
     total = len(octets)
     outward = [exchange.channel(child, tagged=tagged) for child in branch.children]
     sent = [0] * len(outward)

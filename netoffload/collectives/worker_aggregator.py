@@ -19,11 +19,11 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.collectives.announcement import Announcement, Call, check_root, counts_in_words, meet
+from netoffload.collectives.announcement import Announcement, Call, check_root, counts_in_words, met
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, combine
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import Branch
-from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of, send_all
+from netoffload.collectives.transfer import move_all, octets_of
 from netoffload.collectives.tree import pass_down
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
@@ -42,19 +42,7 @@ Update = Callable[[Float32Array], None]
 def worker_exchange(
     exchange: Exchange, gradient: Float32Array, parameters: Float32Array, *, aggregator: int, tagged: bool
 ) -> None:
-    """Send this worker's gradient, and receive the updated parameters in place.
-
-    Args:
-        exchange: the workers and the aggregator.
-        gradient: contiguous float32 vector.
-        parameters: contiguous float32 vector of the same length; overwritten.
-        aggregator: rank that calls :func:`aggregate`.
-        tagged: send the gradient over the tagged channel. The parameters always go untagged.
-
-    Raises:
-        UsageError: vectors of different lengths, or a worker that is its own aggregator.
-        PeerLostError: the aggregator is lost, or found that ranks disagree.
-    """
+    """Send this worker's gradient to the rank that calls :func:`aggregate`, and receive the parameters in place."""
     _check_lengths(gradient, parameters)
     if aggregator == exchange.rank or not 0 <= aggregator < exchange.size:
         raise UsageError(f"rank {exchange.rank} of {exchange.size} cannot be a worker of aggregator {aggregator}")
@@ -63,20 +51,7 @@ def worker_exchange(
 
 
 def aggregate(exchange: Exchange, parameters: Float32Array, update: Update, *, tagged: bool) -> None:
-    """Sum the gradients of all other ranks, let ``update`` change ``parameters``, and send them to all.
-
-    Args:
-        exchange: the workers and this aggregator.
-        parameters: contiguous float32 vector.
-        update: called once with the sum of the gradients (float32 vector, only valid during the call); changes
-            ``parameters`` in place.
-        tagged: receive the gradients over the tagged channels.
-
-    Raises:
-        UsageError: not a contiguous float32 vector, or there are no workers.
-        CollectiveError: a worker's length or call differs.
-        PeerLostError: a worker is lost.
-    """
+    """Sum the gradients of all other ranks, let ``update`` change ``parameters`` in place, and send them to all."""
     workers = tuple(rank for rank in range(exchange.size) if rank != exchange.rank)
     if not workers:
         raise UsageError("an aggregator needs at least one worker: the exchange has one rank")
@@ -95,19 +70,8 @@ def tree_exchange(
 ) -> None:
     """Do this rank's part in a tree of aggregators: gradients are summed upwards, parameters come down.
 
-    Args:
-        exchange: the ranks; all of them make this call.
-        tree: the place of each rank (``schedule.aggregator_tree``), the same on all ranks.
-        gradient: contiguous float32 vector. A worker's is sent. The topmost aggregator's is overwritten with the sum.
-            Aggregators may pass an empty one.
-        parameters: contiguous float32 vector, equally long on all ranks; overwritten on all but the topmost.
-        update: called on the topmost rank, once, with the sum; changes ``parameters`` in place.
-        tagged: send gradients and partial sums over the tagged channels.
-
-    Raises:
-        UsageError: vectors of different lengths, or a tree of another number of ranks.
-        CollectiveError: ranks disagree on length, tree or call.
-        PeerLostError: a rank is lost.
+    The tree (``schedule.aggregator_tree``) is the same on all ranks. The topmost rank's gradient is overwritten with
+    the sum, and ``update`` called with it. Aggregators may pass an empty gradient.
     """
     if len(tree) != exchange.size:
         raise UsageError(f"a tree of {len(tree)} ranks does not fit an exchange of {exchange.size}")
@@ -133,8 +97,7 @@ def _exchange(
     update: Update,
 ) -> None:
     upward, downward, tagged = octets_of(gradient), octets_of(parameters), announced.tagged
-    with aborting_on_error(exchange):
-        meet(exchange, announced)
+    with met(exchange, announced):
         above = None if branch.parent is None else exchange.channel(branch.parent, tagged=tagged)
         if above is None:
             missing = parameters.size - gradient.size
@@ -153,11 +116,11 @@ def _exchange(
                 branch.children,
                 windows,
                 parameters.size,
-                lambda _, piece: send_all(exchange, above, octets_of(piece)),
+                lambda _, piece: move_all(exchange, [(above, octets_of(piece))], []),
                 tagged=tagged,
             )
         else:
-            send_all(exchange, above, upward)
+            move_all(exchange, [(above, upward)], [])
         # The rank above may be late: an update may take long.
         pass_down(exchange, downward, branch, tagged=False, may_be_late=above is not None)
 
@@ -170,24 +133,12 @@ def aggregator_allreduce(
     aggregator: int = 0,
     operation: Operation = Operation.SUM,
 ) -> None:
-    """Replace ``values`` on every rank by the reduction over all ranks, which ``aggregator``, a worker too, computes.
-
-    Args:
-        exchange: the ranks; all of them make this call.
-        values: contiguous float32 vector, equally long on all ranks.
-        tagged: send values up over the tagged channels. The result comes down untagged, so all ranks end identical.
-        aggregator: the rank that computes: its own values first, then those of the others in rank order.
-        operation: how two values are combined.
-
-    Raises:
-        UsageError: not a contiguous float32 vector, or no such rank.
-        CollectiveError: ranks disagree on length or call.
-        PeerLostError: a rank is lost.
-    """
+    """Replace ``values`` on every rank by the reduction over all ranks, which ``aggregator`` computes."""
+    # It is a worker too: its own values come first, then those of the others in rank order. The result comes down
+    # untagged, so all ranks end identical.
     octets_of(values)
-    check_root(exchange, aggregator)
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator))
+    check_root(aggregator, exchange.size)
+    with met(exchange, Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator)):
         aggregator_round(exchange, values, aggregator=aggregator, tagged=tagged, operation=operation)
 
 
@@ -197,7 +148,7 @@ def aggregator_round(
     """Do :func:`aggregator_allreduce` for ranks that have met."""
     octets = octets_of(values)
     if exchange.rank != aggregator:
-        send_all(exchange, exchange.channel(aggregator, tagged=tagged), octets)
+        move_all(exchange, [(exchange.channel(aggregator, tagged=tagged), octets)], [])
         # The aggregator first receives from all others, over one link: that may take much longer than a time limit.
         move_all(exchange, [], [(exchange.channel(aggregator, tagged=False), octets)], may_be_late=True)
     elif below := [rank for rank in range(exchange.size) if rank != aggregator]:
@@ -222,14 +173,8 @@ def _reduce(
 ) -> None:
     """Receive a vector of ``count`` floats from each rank below, and reduce them in rank order, piece by piece.
 
-    Args:
-        exchange: the ranks.
-        below: the ranks that send.
-        memory: a window for each of them.
-        count: floats of each vector.
-        take: called with the start of every finished piece and the piece, in order; valid only during the call.
-        tagged: receive over the tagged channels.
-        operation: how two values are combined.
+    ``memory`` holds a window for each of these ranks. ``take`` gets the start of every finished piece and the piece
+    itself, in order; it is valid only during the call.
     """
     windows = memory.reshape(len(below), _WINDOW_FLOATS)
     octets, length = [octets_of(window) for window in windows], _WINDOW_FLOATS * FLOAT_OCTETS

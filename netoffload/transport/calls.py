@@ -1,10 +1,8 @@
 """Calls over one data plane: carries them out in the order in which they came, and accounts for them.
 
-**In the background.** MPI requires that all ranks start their collectives in the same order, so one queue and one
-thread are enough. Meetings and rings are compiled and hold no interpreter lock (``rounds.driver``). So a thread that
-computes goes on, and a computation that holds the lock does not stop them. A blocking call that comes while others are
-under way waits for its turn. The thread refers to the calls, but not to the queue. So the queue is freed with its
-communicator, and then the thread ends.
+MPI requires that all ranks start their collectives in the same order, so one queue and one thread are enough. A
+blocking call that comes while others are under way waits for its turn. The thread refers to the calls, but not to the
+queue. So the queue is freed with its communicator, and then the thread ends.
 """
 
 from __future__ import annotations
@@ -27,8 +25,7 @@ from netoffload.transport.wiring.lanes import Lane
 
 Work = Callable[[], None]
 
-_forks = 0
-"""How often this process is a fork of a fork: 0 in the first one that imports this."""
+_forks = 0  # how often this process is a fork of a fork: 0 in the first one that imports this
 
 
 def _count_fork() -> None:
@@ -40,20 +37,13 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 class Calls(Generic[Plane]):
-    """The calls of one communicator. :meth:`start` may be called from any thread.
-
-    Args:
-        plane: what calls work with; :meth:`close` closes it.
-    """
+    """The calls of one communicator; :meth:`close` closes its plane. :meth:`start` may be called from any thread."""
 
     def __init__(self, plane: Plane) -> None:
-        """Begin a new account."""
         self.plane = plane
         self._forks = _forks
-        self.totals = CommInfo()
-        """What all calls did, without the NIC's part."""
-        self.last_info = CommInfo()
-        """What the latest call did."""
+        self.totals = CommInfo()  # what all calls did, without the NIC's part
+        self.last_info = CommInfo()  # what the latest call did
         self._queue = CallQueue()
         self._share: NicShare | None = None
         # Held while a call is added to the totals: a call in the background and a message may end at the same time.
@@ -62,13 +52,7 @@ class Calls(Generic[Plane]):
     def run(self, call: Callable[[Plane], None], lanes: Sequence[Lane], calling: str = "") -> None:
         """Carry out a call, after those under way if there are any, and return when it has ended.
 
-        Args:
-            call: what to do.
-            lanes: the lanes that carry the call's data.
-            calling: the call in words, for errors; ranks whose words differ do not go on. Empty: the algorithm's own.
-
-        Raises:
-            CollectiveError: what went wrong with the call.
+        ``lanes`` carry its data. ``calling`` is the call in words, for errors; ranks whose words differ do not go on.
         """
         if self._forks != _forks:  # takes a tenth of os.getpid()
             self.plane.exchange.watch.refuse_in_fork()
@@ -94,12 +78,7 @@ class Calls(Generic[Plane]):
         self._queue.start(lambda: exchange.abort(error))
 
     def account(self, done: CommInfo) -> None:
-        """Add what a call did to the totals, and check that it was compressed if the settings require that.
-
-        Raises:
-            CollectiveError: it was not compressed; the connections end, so that every rank hears of it.
-            ControlError: the NIC does not answer.
-        """
+        """Add what a call did to the totals, and check that it was compressed if the settings require that."""
         plane = self.plane
         with self._accounting:
             self.totals += done
@@ -161,10 +140,10 @@ class CallQueue:
     """Calls of one communicator that were started and have not ended."""
 
     def __init__(self) -> None:
-        """Hold nothing; the thread starts with the first call."""
         self._calls = _Queued()
-        self._end = weakref.finalize(self, self._calls.end)
-        self._end.atexit = False
+        # Fails the calls that have not begun, and lets the thread end after the one that has.
+        self.end = weakref.finalize(self, self._calls.end)
+        self.end.atexit = False
 
     @property
     def is_idle(self) -> bool:
@@ -181,10 +160,6 @@ class CallQueue:
                 calls.thread.start()
             calls.changed.notify()
         return request
-
-    def end(self) -> None:
-        """Fail the calls that have not begun, and let the thread end after the one that has."""
-        self._end()
 
     def _withdraw(self, request: Request) -> bool:
         with self._calls.changed:

@@ -1,9 +1,8 @@
 """CommInfo: what calls did, as this rank and its NIC count it.
 
-What the rank knows by itself (the octets that it handed to its sockets, where its time went) comes with every call.
-Only the NIC knows what became of those octets. Its flow table has an entry per TCP connection, so other traffic does
-not count. To ask the NIC costs about half a millisecond. So a rank asks when its user reads ``CompComm.totals``, and
-after every call only if ``per_call`` or ``require`` is set.
+Only the NIC knows what became of the octets that a rank handed to its sockets. Its flow table has an entry per TCP
+connection, so other traffic does not count. To ask it costs about half a millisecond. So a rank asks when its user
+reads ``CompComm.totals``, and after every call only if ``per_call`` or ``require`` is set.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
+from operator import sub
 from typing import Any
 
 from netoffload.config import ENV_CONTROL, Offload
@@ -19,8 +19,7 @@ from netoffload.control import request
 from netoffload.errors import CollectiveError
 
 SETTLE_ATTEMPTS = 20
-SETTLE_S = 2e-3
-"""How often, and at what interval, to ask the NIC again while octets that were sent have not reached it."""
+SETTLE_S = 2e-3  # how often, and at what interval, to ask the NIC again while octets that were sent have not reached it
 
 CLASS_COUNTERS = ("tx_class_0", "tx_class_8", "tx_class_16", "tx_class_32")
 
@@ -64,17 +63,9 @@ class NicShare:
 
     def __sub__(self, other: NicShare) -> NicShare:
         """Return what was added since ``other``."""
-        classes = [now - then for now, then in zip(self.class_floats, other.class_floats, strict=True)]
-        return NicShare(
-            self.raw_octets - other.raw_octets,
-            self.payload_octets - other.payload_octets,
-            self.wire_octets - other.wire_octets,
-            self.frames - other.frames,
-            self.bypassed_segments - other.bypassed_segments,
-            self.fallbacks - other.fallbacks,
-            (classes[0], classes[1], classes[2], classes[3]),
-            self.codec_s - other.codec_s,
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        since: list[Any] = [tuple(map(sub, a, b)) if isinstance(a, tuple) else a - b for a, b in pairs]
+        return NicShare(*since)
 
 
 @dataclass(slots=True)
@@ -135,36 +126,21 @@ Connection = tuple[int, tuple[str, int], tuple[str, int], int]
 
 @dataclass
 class NicAccount:
-    """Asks this rank's NIC about one communicator's connections.
+    """Asks this rank's NIC about one communicator's connections."""
 
-    Attributes:
-        path: the NIC's control socket; None: no NIC.
-        connections: returns the communicator's tagged connections.
-    """
-
-    path: str | None
-    connections: Callable[[], Sequence[Connection]]
+    path: str | None  # the NIC's control socket; None: no NIC
+    connections: Callable[[], Sequence[Connection]]  # returns the communicator's tagged connections
     _start: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of_environment(cls, connections: Callable[[], Sequence[Connection]]) -> NicAccount:
-        """Return an account that begins with the present counters of the NIC at ``$NETOFFLOAD_CONTROL``.
-
-        Raises:
-            ControlError: the NIC does not answer.
-        """
+        """Return an account that begins with the present counters of the NIC at ``$NETOFFLOAD_CONTROL``."""
         account = cls(os.environ.get(ENV_CONTROL) or None, connections)
         account._start = account._ask_counters()
         return account
 
     def read(self) -> tuple[NicShare, dict[str, int]] | None:
-        """Return this communicator's share and all counters since set-up; None without a NIC.
-
-        Wait a moment until what was sent has reached the NIC.
-
-        Raises:
-            ControlError: the NIC does not answer.
-        """
+        """Return this communicator's share and all counters since set-up; None without a NIC."""
         if self.path is None:
             return None
         flows = [flow for _, flow in self._settled() if flow is not None]
@@ -183,17 +159,10 @@ class NicAccount:
         return share, counters
 
     def require_compression(self, aside_octets: int = 0) -> None:
-        """Check that every tagged connection compressed what it carried.
+        """Check that every tagged connection compressed what it carried; else raise an error with flow and reason.
 
-        A segment may go raw if compression would not have made it smaller.
-
-        Args:
-            aside_octets: octets of tagged calls that went untagged, because they were few. They need a connection
-                that would have compressed them.
-
-        Raises:
-            CollectiveError: a connection did not compress; the message names flow and reason.
-            ControlError: the NIC does not answer.
+        A segment may go raw if compression would not have made it smaller. ``aside_octets`` of tagged calls went
+        untagged, because they were few. They need a connection that would have compressed them.
         """
         if self.path is None:
             if aside_octets or any(sent for *_, sent in self.connections()):
@@ -222,18 +191,17 @@ class NicAccount:
                 if flow["direction"] == "tx"
             }
             rows = [(one, flows.get((*one[1], *one[2]))) for one in connections]
-            if all(not one[3] or (flow and _has_passed(flow, one[3])) for one, flow in rows):
+            # An entry counts segments that passed raw, but not their octets.
+            if all(
+                not one[3] or (flow and (flow["raw_octets"] >= one[3] or flow["bypassed_segments"]))
+                for one, flow in rows
+            ):
                 break
             time.sleep(SETTLE_S)
         return rows
 
     def _ask_counters(self) -> dict[str, int]:
         return {} if self.path is None else dict(request(self.path, "counters")["counters"])
-
-
-def _has_passed(flow: Mapping[str, Any], sent_octets: int) -> bool:
-    """Return whether the NIC has seen all octets; its entry counts raw segments, but not their octets."""
-    return bool(flow["raw_octets"] >= sent_octets or flow["bypassed_segments"])
 
 
 def with_nic(info: CommInfo, reading: tuple[NicShare, dict[str, int]] | None, before: NicShare | None) -> CommInfo:

@@ -10,25 +10,10 @@ from typing import Any
 
 from netoffload.errors import CollectiveError
 from netoffload.transport.plane import wire_up
-from netoffload.transport.rendezvous.agreement import UNTAGGED, Gather, Marking, Offer, Quantiser, agree
+from netoffload.transport.rendezvous.agreement import UNTAGGED, Marking, Offer, Quantiser, agree
 from netoffload.transport.rounds.driver import prepare
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Listeners
-
-
-def gatherers(size: int) -> list[Gather]:
-    """Return one function per rank, an allgather between threads."""
-    meeting = threading.Barrier(size, timeout=20)
-    table: list[Any] = [None] * size
-
-    def gather(rank: int, value: Any) -> Sequence[Any]:
-        table[rank] = value
-        meeting.wait()
-        gathered = list(table)
-        meeting.wait()
-        return gathered
-
-    return [lambda value, rank=rank: gather(rank, value) for rank in range(size)]  # type: ignore[misc]
 
 
 def run_tcp(
@@ -40,27 +25,17 @@ def run_tcp(
     marking: Marking | None = None,
     coding: Quantiser | None = None,
 ) -> list[Any]:
-    """Run ``body`` on every rank; a rank's result is what it returned, or the CollectiveError that it raised.
-
-    Rank 0 is the calling thread.
-
-    Args:
-        size: number of ranks.
-        body: what a rank does.
-        timeout_s: as for a communicator.
-        late_s: likewise.
-        addresses: addresses of the ranks; default: all at 127.0.0.1.
-        marking: what their NICs take for tagged.
-        coding: codec and bound by which the ranks code by themselves; None: they do not code.
-    """
-    gathers = gatherers(size)
+    """Run ``body`` on every rank, rank 0 in this thread; return each rank's result, or its CollectiveError."""
+    meeting, table = threading.Barrier(size, timeout=20), [Offer()] * size
     prepare()  # here, or the others would take a rank that compiles for late or stuck
 
     def run(rank: int) -> Any:
         address = "127.0.0.1" if addresses is None else addresses[rank]
         try:
             listeners = Listeners(size, address, marking)
-            offers = gathers[rank](Offer(address=address, ports=listeners.ports, marking=marking))
+            table[rank] = Offer(address=address, ports=listeners.ports, marking=marking)
+            meeting.wait()
+            offers = list(table)
             tos = (UNTAGGED if coding else agree(offers).marking).tos
             exchange = wire_up(rank, offers, listeners, tos, timeout_s, late_s, coding)
             with contextlib.closing(exchange):

@@ -4,15 +4,21 @@ All ranks gather their offers, each of which names two listening ports. Every ra
 (``messages.links``) on the control lane, and they begin to watch each other. Then all ranks meet, which is their first
 call. A rank that leaves this meeting knows that all ranks are connected. So all ranks fail together: a rank that fails
 tells its neighbours, and the error names a rank that dies or stops meanwhile.
+
+Communicators of the same ranks share connections. A process keeps the watches of its groups of ranks in a table, where
+a set-up looks its group up. If all ranks have the same watch, the new communicator becomes another context of it: no
+rank listens or connects anew. Else all ranks make a new watch. Rank 0 numbers the contexts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import reprlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -23,11 +29,12 @@ from netoffload.collectives import CHUNK_FLOATS, Operation, Quantise, ShortAllre
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
 from netoffload.collectives.ring import chunk_for
 from netoffload.compiled.arrays import Float32Array
-from netoffload.config import ENV_CONTROL, Offload, chosen_offload, parse_size_octets
+from netoffload.config import ENV_ADDRESS, ENV_CONTROL, Offload, chosen_offload, parse_size_octets
 from netoffload.errors import MalformedError, NetOffloadError, UsageError
 from netoffload.transport.info import NicAccount
 from netoffload.transport.messages.links import Links
 from netoffload.transport.messages.watch import FIRST_CONTEXT, Watch
+from netoffload.transport.rendezvous import Rendezvous
 from netoffload.transport.rendezvous.agreement import (
     Agreement,
     Marking,
@@ -39,16 +46,14 @@ from netoffload.transport.rendezvous.agreement import (
     own_address,
     own_offer,
 )
-from netoffload.transport.rendezvous.protocol import Rendezvous
 from netoffload.transport.rounds.driver import numba_found, prepare
 from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload.transport.sharing import Shared, held, keep, key_of
+from netoffload.transport.wiring import nearby
 from netoffload.transport.wiring.lanes import Listeners
 
 Plane = TypeVar("Plane", bound="DataPlane")
 
-ENV_CHUNK = "NETOFFLOAD_CHUNK"
-"""Environment variable with the size of a chunk: ``256KiB``."""
+ENV_CHUNK = "NETOFFLOAD_CHUNK"  # environment variable with the size of a chunk: `256KiB`
 
 ENV_REQUIRE = "NETOFFLOAD_REQUIRE"
 """Environment variable; 1: a call raises an error if a tagged connection was not compressed."""
@@ -56,8 +61,7 @@ ENV_REQUIRE = "NETOFFLOAD_REQUIRE"
 
 LONG_OCTETS = 256 * 1024
 
-SHORT_KEPT = 32
-"""Lengths of short vectors for which memory is kept, some 100 KB each at most."""
+SHORT_KEPT = 32  # lengths of short vectors for which memory is kept, some 100 KB each at most
 
 
 @dataclass(frozen=True)
@@ -74,19 +78,11 @@ class Settings:
     offload: Offload | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a codec or bound that no NIC has, before a rank waits for the others.
-
-        Raises:
-            UsageError: one without the other, or unknown ones.
-        """
+        """Refuse a codec or bound that no NIC has, before a rank waits for the others."""
         asked_precision(self.codec, self.bound_k)
 
     def with_environment(self) -> Settings:
-        """Return the settings, completed from the environment's variables.
-
-        Raises:
-            UsageError: a chunk that is not a size, or less than one float; an unknown offload.
-        """
+        """Return the settings, completed from the environment's variables."""
         chunk = self.chunk_octets
         if chunk is None and (text := os.environ.get(ENV_CHUNK)):
             chunk = parse_size_octets(text)
@@ -104,27 +100,17 @@ class Settings:
 
 @dataclass
 class DataPlane:
-    """What a call works with.
-
-    Attributes:
-        exchange: the connections.
-        precision: what tagged data is rounded by; None: nothing.
-        quantise: the function that rounds so.
-        addresses: the address of each rank's data interface.
-        account: asks this rank's NIC what it did.
-        settings: the communicator's settings.
-    """
+    """What a call works with."""
 
     exchange: TcpExchange
-    precision: Precision | None
-    quantise: Quantise | None
-    addresses: Sequence[str]
-    account: NicAccount
-    settings: Settings
+    precision: Precision | None  # what tagged data is rounded by; None: nothing
+    quantise: Quantise | None  # the function that rounds so
+    addresses: Sequence[str]  # the address of each rank's data interface
+    account: NicAccount  # asks this rank's NIC what it did
+    settings: Settings  # the communicator's settings
     rounded_hops: Sequence[bool] = ()
     """Per rank, whether what it sends to its right neighbour is rounded on the way; empty: nowhere."""
-    offload: Offload = Offload.NIC
-    """Who compresses, as all ranks agreed; never ``AUTO``."""
+    offload: Offload = Offload.NIC  # who compresses, as all ranks agreed; never `AUTO`
     rate_bps: float = 0.0
     """Rate of the latest long call. (The kernel's estimate per connection is the rate of short bursts: on a path of
     50 Mb/s it was gigabits.)"""
@@ -138,10 +124,8 @@ class DataPlane:
         return chunk_for(self.rate_bps, self.exchange.round_trip_s()) if self.rate_bps else CHUNK_FLOATS
 
     def learn_rate(self, octets: int, seconds: float) -> None:
-        """Note that a call sent ``octets`` in ``seconds``, without the time that it waited for late ranks.
-
-        Short calls are ignored: they say nothing about the path.
-        """
+        """Note that a call sent ``octets`` in ``seconds``, without the time that it waited for late ranks."""
+        # Short calls say nothing about the path.
         if octets >= LONG_OCTETS and seconds > 0:
             self.rate_bps = octets * 8 / seconds
 
@@ -174,19 +158,64 @@ class DataPlane:
         return by_network if len(by_network) > 1 else default_groups(self.exchange.size)
 
 
+@dataclass(eq=False)
+class Shared:
+    """A group's watch, and what its ranks agreed on when they made it."""
+
+    watch: Watch
+    offers: list[Offer]  # the offers of all ranks
+    marking: Marking | None  # what this rank's NIC takes for tagged
+    # The numbers of later contexts.
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(FIRST_CONTEXT + 1))
+
+    @property
+    def name(self) -> str:
+        """A name that is the same on all ranks."""
+        return nearby.name_of(self.offers[0].token)
+
+
+_lock = threading.Lock()
+_table: dict[Hashable, Shared] = {}  # the groups of this process, by `_key_of`
+
+
+def _key_of(group: Hashable | None, rank: int, *asked: Hashable) -> Hashable | None:
+    """Return the key of a group: set-ups with the same key may share a watch; None: this one shares none."""
+    if group is None:
+        return None
+    # The process id, so that a forked child shares none of its parent's connections.
+    return group, rank, *asked, os.getpid(), os.environ.get(ENV_ADDRESS), os.environ.get(ENV_CONTROL)
+
+
+@contextlib.contextmanager
+def _held(key: Hashable | None, marking: Marking | None) -> Iterator[Shared | None]:
+    """Keep a group's watch alive while all ranks find out whether they have the same one; None if there is none."""
+    with _lock:
+        found = _table.get(key)
+        if found is not None and (found.marking != marking or not found.watch.hold()):
+            found = None
+    try:
+        yield found
+    finally:
+        if found is not None:
+            found.watch.release()
+
+
+def _keep(key: Hashable | None, shared: Shared) -> None:
+    """Keep a new watch for later set-ups of the group."""
+    if key is None:
+        return
+    with _lock:
+        for stale in [each for each, one in _table.items() if not one.watch.is_alive]:
+            del _table[stale]
+        _table[key] = shared
+
+
 @numba_found()
 def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Plane]) -> Plane:
     """Agree with all ranks and connect; collective. A rank that has failed still takes part in every gather.
 
-    Args:
-        rendezvous: gathers values from all ranks.
-        host: the name or address under which the other ranks' hosts know this one.
-        settings: settings of this communicator.
-        kind: class of the plane to return.
-
-    Raises:
-        UsageError: a setting of this rank is wrong.
-        CollectiveError: a rank could not set up, or ranks differ in who compresses or in what they round by.
+    ``host`` is the name or address under which the other ranks' hosts know this one. Raise UsageError if a setting of
+    this rank is wrong, CollectiveError if a rank could not set up or ranks differ.
     """
     prepare()  # before the other ranks wait for this one: it may compile for a minute
     own = Offer()
@@ -198,8 +227,8 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
     except NetOffloadError as error:
         failure = error
     asked = settings.timeout_s, settings.offload, settings.codec, settings.bound_k
-    key = key_of(rendezvous.group, rendezvous.rank, *asked)
-    with held(key, own.marking) as found, contextlib.ExitStack() as stack:
+    key = _key_of(rendezvous.group, rendezvous.rank, *asked)
+    with _held(key, own.marking) as found, contextlib.ExitStack() as stack:
         hosts, names = _hosts_and_names(rendezvous([host, found and found.name]))
         shared = found if len(set(names)) == 1 else None
         offer, listeners = Offer(), None
@@ -216,7 +245,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
                 offer = replace(known, precision=own.precision, context=next(shared.numbers))
         except (NetOffloadError, OSError) as error:
             offer, failure = Offer(failure=str(error)), error
-        offers = [Offer.from_words(words) for words in rendezvous(offer.to_words())]
+        offers = [Offer.from_json(value) for value in rendezvous(offer.to_json())]
         agreed = _agree_together(rendezvous, offers, failure)
         if shared is not None:
             exchange = enter(shared.watch, offers[0].context, settings.timeout_s, settings.late_s)
@@ -225,7 +254,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
             stack.pop_all()
             limits = settings.timeout_s, settings.late_s
             exchange = wire_up(rendezvous.rank, offers, listeners, agreed.marking.tos, *limits, agreed.coding)
-            keep(key, Shared(exchange.watch.shared, offers, own.marking))
+            _keep(key, Shared(exchange.watch.shared, offers, own.marking))
     return _plane_of(kind, exchange, agreed, offers, settings)
 
 
@@ -238,20 +267,8 @@ def wire_up(
     late_s: float = LATE_S_DEFAULT,
     coding: Quantiser | None = None,
 ) -> TcpExchange:
-    """Connect this rank with the others; collective.
-
-    Args:
-        rank: this rank.
-        offers: the offers of all ranks, in rank order.
-        listeners: this rank's listeners, whose ports are in its offer; the exchange closes them.
-        tos: ToS of tagged connections.
-        timeout_s: limit for making a connection, and for a silent peer.
-        late_s: limit for a peer that lives but does not come to a call.
-        coding: codec and bound by which both ends of tagged lanes code; None: they do not code.
-
-    Raises:
-        CollectiveError: a connection of any rank failed; on all ranks.
-        MalformedError: a rank offered no address.
+    """Connect this rank with the others; collective. The exchange closes ``listeners``. If a connection fails, all
+    ranks raise.
     """
     for peer, offer in enumerate(offers):
         if len(offers) > 1 and not (offer.address and offer.ports):
@@ -262,17 +279,7 @@ def wire_up(
 
 
 def enter(watch: Watch, number: int, timeout_s: float, late_s: float) -> TcpExchange:
-    """Add a context to a watch, start the watch if it is new, and return the context's exchange; collective.
-
-    Args:
-        watch: a new watch, or one that the caller keeps alive meanwhile.
-        number: the context's number, the same on all ranks.
-        timeout_s: the same limit as the watch's.
-        late_s: limit for a peer that lives but does not come to a call.
-
-    Raises:
-        CollectiveError: a rank is lost, or a connection of any rank failed; on all ranks.
-    """
+    """Add a context to a watch, start the watch if it is new, and return the context's exchange; collective."""
     exchange = TcpExchange(watch.rank, watch.links.size, watch.attach(number), timeout_s, late_s)
     try:
         watch.start()
@@ -301,16 +308,12 @@ def _agree_together(
 
 
 def _hosts_and_names(gathered: Sequence[Any]) -> tuple[list[str], list[str | None]]:
-    """Return what the first gather brought: each rank's host, and the name of the connections that it could share.
-
-    Raises:
-        MalformedError: a rank sent something else.
-    """
-    for rank, words in enumerate(gathered):
-        is_pair = isinstance(words, list) and len(words) == 2 and isinstance(words[0], str)
-        if not is_pair or not isinstance(words[1], str | None):
+    """Return what the first gather brought: each rank's host, and the name of the connections that it could share."""
+    for rank, value in enumerate(gathered):
+        is_pair = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
+        if not is_pair or not isinstance(value[1], str | None):
             raise MalformedError(
-                f"rank {rank} sent {reprlib.repr(words)} where a host belongs: install the same version everywhere"
+                f"rank {rank} sent {reprlib.repr(value)} where a host belongs: install the same version everywhere"
             )
     return [host for host, _ in gathered], [name for _, name in gathered]
 

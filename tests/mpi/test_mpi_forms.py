@@ -220,7 +220,7 @@ def test_a_communicator_gives_its_duplicates_back() -> None:
     comm = CompComm(MPI.COMM_SELF.Dup())
     comm.Barrier_comp()
     assert comm._calls is not None
-    of_plane, of_handle = comm._data_plane().mpi, _duplicate_of(comm)
+    of_plane, of_handle = comm.calls().plane.mpi, _duplicate_of(comm)
     assert len({comm.handle, of_plane.handle, of_handle.handle}) == 3
     comm.close()
     assert of_plane == MPI.COMM_NULL

@@ -132,7 +132,7 @@ def test_new_connections_begin_a_new_account(alone: CompComm) -> None:
 
 def test_calls_that_end_at_the_same_time_all_count(alone: CompComm) -> None:
     threads, each = 2, 5000
-    calls = alone._connected()
+    calls = alone.calls()
 
     def account() -> None:
         for _ in range(each):
@@ -216,7 +216,7 @@ def test_two_threads_in_one_communicator_are_told_so_on_every_rank() -> None:
 
         def first() -> None:
             with pytest.raises(CollectiveError, match=TWO_THREADS):
-                comm._connected().run(enter, ())
+                comm.calls().run(enter, ())
 
         def enter(plane: DataPlane) -> None:
             entered.set()

@@ -10,8 +10,7 @@ from contextlib import closing
 
 from netoffload.errors import CollectiveError
 from netoffload.transport.messages.frames import Frame, Kind
-from netoffload.transport.messages.links import Links
-from netoffload.transport.messages.peers import Peer
+from netoffload.transport.messages.links import Links, Peer
 from netoffload.transport.messages.watch import FIRST_CONTEXT, Watch
 from netoffload.transport.rendezvous.agreement import Offer
 from netoffload.transport.wiring.lanes import Lane, Listeners
@@ -72,7 +71,7 @@ def _fuzz_one(
         there.send(a_frame(rng))
         with watch.changed:
             try:
-                watch._hear(SENDER, peer)
+                watch._read_control(SENDER, peer)
             except CollectiveError as error:
                 heard(error)
                 peer.incoming.clear()

@@ -33,7 +33,7 @@ def wait_less(monkeypatch: pytest.MonkeyPatch) -> None:
 def die(exchange: TcpExchange) -> None:
     """End listeners and control connections without a farewell: what the kernel does for a killed process."""
     with exchange.watch._lock:  # all of them before its own watch sees one
-        for listener in exchange.watch._links._joiner._doors:
+        for listener in exchange.watch._links._joiner._listeners:
             listener.shutdown(socket.SHUT_RDWR)
         exchange.watch._links.shut_down([Lane.CONTROL])
 

@@ -368,7 +368,7 @@ def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
     def body(exchange: TcpExchange) -> bytes:
         if exchange.rank == 0:
             joiner = exchange.watch._links._joiner
-            port = joiner._doors[1].getsockname()[1]
+            port = joiner._listeners[1].getsockname()[1]
             for source, secret in (("127.0.0.2", joiner._secret), ("127.0.0.1", bytes(16))):
                 with socket.create_connection(("127.0.0.1", port), 10, (source, 0)) as stranger:
                     stranger.sendall(Hello(Step.CALL, 1, 0, Lane.TAGGED, 1).sealed(secret).to_octets())

@@ -224,7 +224,7 @@ def test_a_store_with_which_somebody_meddles_is_an_error_on_all_ranks_or_on_none
 
 def test_fuzzed_offers_are_failures_and_never_another_exception() -> None:
     rng = random.Random(5)
-    good = json.dumps(Offer(address="127.0.0.1", ports={True: 7, False: 8}).to_words()).encode()
+    good = json.dumps(Offer(address="127.0.0.1", ports={True: 7, False: 8}).to_json()).encode()
     failures = 0
     for _ in range(20_000):
         octets = mutated(good, rng)
@@ -232,7 +232,7 @@ def test_fuzzed_offers_are_failures_and_never_another_exception() -> None:
             words = json.loads(octets)
         except (ValueError, RecursionError):
             continue
-        offer = Offer.from_words(words)
+        offer = Offer.from_json(words)
         failures += offer.failure is not None
         assert isinstance(offer.address, str)
         assert len(offer.token) == 16

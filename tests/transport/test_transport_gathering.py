@@ -204,7 +204,7 @@ def test_a_rank_that_dies_is_named() -> None:
 def test_closed_connections_are_said() -> None:
     def body(exchange: TcpExchange) -> None:
         comm = ThreadComm.over(exchange)
-        plane = comm._data_plane()
+        plane = comm.calls().plane
         call = plane.short_allreduce(256, Operation.SUM, tagged=True)
         values = np.zeros(256, np.float32)
         call(values, values)

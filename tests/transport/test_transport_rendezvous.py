@@ -255,11 +255,11 @@ def test_addresses_are_read_from_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_an_offer_survives_its_journey(offer: Offer) -> None:
-    there = Offer.from_words(offer.to_words())
+    there = Offer.from_json(offer.to_json())
     assert (there, there.token) == (offer, offer.token)
 
 
 def test_an_offer_of_another_version_is_known_by_it_and_nonsense_is_a_failure() -> None:
-    assert Offer.from_words({"version": VERSION + 1}).version == VERSION + 1
-    assert "cannot be read" in str(Offer.from_words({"version": VERSION, "marking": 3}).failure)
-    assert "cannot be read" in str(Offer.from_words("what").failure)
+    assert Offer.from_json({"version": VERSION + 1}).version == VERSION + 1
+    assert "cannot be read" in str(Offer.from_json({"version": VERSION, "marking": 3}).failure)
+    assert "cannot be read" in str(Offer.from_json("what").failure)

@@ -155,7 +155,7 @@ def test_a_recorded_handshake_does_not_open_a_door_twice() -> None:
         if exchange.rank != 0:
             return None
         joiner = exchange.watch._links._joiner
-        address, secret = joiner._doors[0].getsockname(), joiner._secret
+        address, secret = joiner._listeners[0].getsockname(), joiner._secret
         call = Hello(Step.CALL, 1, 0, Lane.UNTAGGED, 9).sealed(secret)
 
         def handshake(proves: Callable[[Hello], Hello]) -> tuple[Hello, str]:
@@ -227,7 +227,7 @@ def test_only_the_newest_strangers_stay() -> None:
         joiner = exchange.watch._links._joiner
         with contextlib.ExitStack() as strangers:
             conns = [
-                strangers.enter_context(socket.create_connection(joiner._doors[0].getsockname(), 20))
+                strangers.enter_context(socket.create_connection(joiner._listeners[0].getsockname(), 20))
                 for _ in range(2 * STRANGERS_MAX)
             ]
             for conn in conns[:STRANGERS_MAX]:

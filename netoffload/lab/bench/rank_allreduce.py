@@ -147,7 +147,7 @@ def _model(comm: CompComm, what: str, vectors: Sequence[Float32Array], round_tri
     if what == "wa_comp":
         return aggregated(vectors, AGGREGATOR, round_trip)
     if what == "hierarchical_comp":
-        return hierarchical_sum(vectors, comm._data_plane().groups(), round_trip)
+        return hierarchical_sum(vectors, comm.calls().plane.groups(), round_trip)
     return ring_sum(vectors, round_trip)
 
 

@@ -17,47 +17,31 @@ _FIXED = struct.Struct("!4sBBHiIQ")
 _MAGIC = b"NOFC"
 MAX_TEXT_OCTETS = 1000
 
-MAX_WORDS_OCTETS = 100
-"""Longest text of a MESSAGE. A million of them may wait (``watch.MESSAGES_MAX``)."""
+MAX_WORDS_OCTETS = 100  # longest text of a MESSAGE. A million of them may wait (`watch.MESSAGES_MAX`)
 
-MESSAGE_FLOATS_MAX = 2**40
-"""Longest message that a frame may announce: more than any machine's memory."""
+MESSAGE_FLOATS_MAX = 2**40  # longest message that a frame may announce: more than any machine's memory
 
 
 class Kind(enum.IntEnum):
     """What a frame says."""
 
-    BEAT = 1
-    """I live."""
-    CLOSED = 2
-    """I close my connections, all is well."""
-    LOST = 3
-    """I give up: the text names a rank that is lost."""
-    ERROR = 4
-    """I give up: the text says why."""
-    MESSAGE = 5
-    """A message follows on the messages lane: ``tag``, ``count`` floats."""
-    CONNECT = 6
-    """Connect to me for the lane ``tag``: you are the higher rank."""
+    BEAT = 1  # I live
+    CLOSED = 2  # I close my connections, all is well
+    LOST = 3  # I give up: the text names a rank that is lost
+    ERROR = 4  # I give up: the text says why
+    MESSAGE = 5  # a message follows on the messages lane: `tag`, `count` floats
+    CONNECT = 6  # connect to me for the lane `tag`: you are the higher rank
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame.
-
-    Attributes:
-        kind: what the frame says.
-        text: reason, in LOST and ERROR; what the message is, in MESSAGE.
-        tag: tag of the message in MESSAGE; lane in CONNECT.
-        count: floats of the message in MESSAGE.
-        context: number of the context that the frame concerns.
-    """
+    """One frame."""
 
     kind: Kind
-    text: str = ""
-    tag: int = 0
-    count: int = 0
-    context: int = EVERY
+    text: str = ""  # reason, in LOST and ERROR; what the message is, in MESSAGE
+    tag: int = 0  # tag of the message in MESSAGE; lane in CONNECT
+    count: int = 0  # floats of the message in MESSAGE
+    context: int = EVERY  # number of the context that the frame concerns
 
     def to_octets(self) -> bytes:
         """Return the frame's octets."""
@@ -81,11 +65,7 @@ def reason_of(frame: Frame) -> CollectiveError:
 
 
 def take_frames(octets: bytearray) -> list[Frame]:
-    """Take every whole frame from the front of ``octets``.
-
-    Raises:
-        MalformedError: the octets are not a frame of this version; the message begins after the sender's name.
-    """
+    """Take every whole frame from the front of ``octets``; an error's words begin after the sender's name."""
     frames = []
     while len(octets) >= _FIXED.size:
         magic, kind, zero, length, tag, context, count = _FIXED.unpack_from(octets)

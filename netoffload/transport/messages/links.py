@@ -1,13 +1,10 @@
-"""One rank's connections, each made when it is first wanted.
+"""One rank's connections, each made when it is first wanted, and what the watch knows of the ranks at their other ends.
 
-A rank does not watch every other one. It has a control connection to the ranks at distances 1, 2, 4, ... on either
-side, which it meets in calls (``neighbours``). It has one as well to each rank with which it has another connection,
-or from which it waits for a message. With p ranks that is about 2 log2 p instead of p - 1. A rank that finds another
-one lost tells every rank to which it has a control connection, and each of those does the same. The news reaches every
-rank within log2 p hops. It takes 2 log2 p paths, so no single rank can stop it.
-
-So a ring and its meetings take about four sockets per doubling of the number of ranks. A rank that talks to all others
-(a gather's root, an all-to-all, messages to everyone) takes up to four sockets per rank, as in an MPI library.
+A rank has a control connection to the ranks at distances 1, 2, 4, ... on either side, which it meets in calls
+(``neighbours``), and to each rank with which it has another connection, or from which it waits for a message. With p
+ranks that is about 2 log2 p instead of p - 1. A rank that finds another one lost tells every rank to which it has a
+control connection, and each of those does the same. The news reaches every rank within log2 p hops, over 2 log2 p
+paths, so no single rank can stop it.
 """
 
 from __future__ import annotations
@@ -18,13 +15,14 @@ import math
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.messages.frames import Frame, Kind
 from netoffload.transport.messages.mailbox import Mailbox
-from netoffload.transport.messages.peers import Peer
+from netoffload.transport.messages.requests import Request
 from netoffload.transport.rendezvous.agreement import Marking, Offer, Quantiser
 from netoffload.transport.wiring.coded_socket import CodedSocket
 from netoffload.transport.wiring.joining import Failed, Joined, Joiner
@@ -33,8 +31,104 @@ from netoffload.transport.wiring.lanes import CALL_LANES, EVERY, TAGGED_LANES, C
 REFUSED_S = 0.5
 """Time after which a rank that refused a connection counts as closed. If it died, the watch finds out sooner."""
 
-PROBE_S = 0.5
-"""Time in which a rank that lives takes a connection."""
+PROBE_S = 0.5  # time in which a rank that lives takes a connection
+
+
+@dataclass(eq=False)
+class Send:
+    """A posted message, announced already: the octets of ``data`` from ``sent`` on have yet to leave."""
+
+    data: memoryview
+    request: Request
+    context: int
+    sent: int = 0
+
+
+@dataclass(eq=False)
+class Peer:
+    """One other rank, as the watch's thread sees it. Its connections are None until they stand."""
+
+    control: socket.socket | None = None
+    messages: socket.socket | None = None
+    wanted: set[tuple[Lane, int]] = field(default_factory=set)
+    """Lanes and contexts of connections that stand, or are being made."""
+    heard_s: float = 0.0
+    refused_s: float = math.inf  # when it refused a connection, because it has closed or died
+    outgoing: bytearray = field(default_factory=bytearray)  # control frames that have not left
+    incoming: bytearray = field(default_factory=bytearray)
+    outbox: deque[Send] = field(default_factory=deque)
+    empty: list[Send] = field(default_factory=list)
+    """Sends of messages without data, which end when the control lane stands."""
+    has_left: bool = False  # whether it has closed everything: it said farewell, or refused a connection
+    left: set[int] = field(default_factory=set)  # the contexts that it has closed
+    sent_octets: int = 0  # octets of messages sent to it
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether heartbeats from it are expected."""
+        return self.control is not None and not self.has_left
+
+    def stand(self, lane: Lane, conn: socket.socket) -> None:
+        """Take a new connection, if its lane is one of the watch's."""
+        if lane is Lane.CONTROL:
+            self.control, self.heard_s = conn, time.monotonic()
+            while self.empty:
+                self.empty.pop().request.complete()
+        elif lane is Lane.MESSAGES:
+            self.messages = conn
+
+    def fail_hopeless(self, rank: int, own_rank: int) -> None:
+        """Fail the sends that have no connection, and get none because this peer, ``rank``, has closed."""
+        if self.has_left and (self.empty or self.messages is None):
+            self.fail(PeerLostError(f"rank {rank} closed its communicator before rank {own_rank} could send to it"))
+
+    def fail(self, error: Exception) -> None:
+        """Fail the sends to it."""
+        while self.empty:
+            self.empty.pop().request.fail(error)
+        while self.outbox:
+            self.outbox.popleft().request.fail(error)
+
+    def end_context(self, context: int, error: Exception) -> None:
+        """Fail the sends of one context. The stream goes on, so announced messages are still sent, from a copy."""
+        for one in (*self.empty, *self.outbox):
+            if one.context == context and not one.request.test():
+                one.data = memoryview(bytes(one.data))
+                one.request.fail(error)
+
+    def is_gone(self, context: int) -> bool:
+        """Return whether it has closed this context."""
+        return self.has_left or context in self.left
+
+    def read_message(self, rank: int, mailbox: Mailbox) -> None:
+        """Read once what ``mailbox`` wants from this peer, which is ``rank``."""
+        into = mailbox.wanted(rank)
+        if into is None or self.messages is None:
+            return
+        try:
+            count = self.messages.recv_into(into, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise PeerLostError(f"rank {rank} is gone: {error.strerror or error}") from error
+        if count == 0:
+            raise PeerLostError(f"rank {rank} closed its communicator in the middle of a message")
+        mailbox.filled(rank, count)
+
+    def write_messages(self) -> None:
+        """Send what the kernel takes."""
+        while self.outbox and self.messages is not None:
+            first = self.outbox[0]
+            with contextlib.suppress(BlockingIOError):
+                saved_octets = _saved_octets(self.messages)
+                count = self.messages.send(first.data[first.sent :], socket.MSG_DONTWAIT)
+                first.request.outcome.saved_octets += _saved_octets(self.messages) - saved_octets
+                first.sent += count
+                self.sent_octets += count
+            if first.sent < len(first.data):
+                return
+            self.outbox.popleft()
+            first.request.complete()
 
 
 def neighbours(rank: int, size: int) -> list[int]:
@@ -44,16 +138,7 @@ def neighbours(rank: int, size: int) -> list[int]:
 
 
 class Links:
-    """One rank's connections. Every method is called under the watch's lock.
-
-    Args:
-        rank: this rank.
-        offers: the offers of all ranks, in rank order.
-        listeners: this rank's listeners; :meth:`close` closes them.
-        tos: ToS of tagged connections.
-        timeout_s: limit for making a connection.
-        coding: codec and bound by which both ends of tagged lanes code; None: they do not code.
-    """
+    """One rank's connections. Every method is called under the watch's lock. :meth:`close` closes ``listeners``."""
 
     def __init__(
         self,
@@ -64,16 +149,12 @@ class Links:
         timeout_s: float = 30.0,
         coding: Quantiser | None = None,
     ) -> None:
-        """Make no connection yet."""
         self.rank = rank
         self.size = len(offers)
-        self.peers: dict[int, Peer] = {}
-        """The ranks with which this one has or wants a connection."""
+        self.peers: dict[int, Peer] = {}  # the ranks with which this one has or wants a connection
         self.connections: dict[Key, Connection] = {}
-        self.ended: set[int] = set()
-        """Contexts that this rank has closed."""
-        self._farewells: list[bytes] = []
-        """Farewells sent so far; a control lane that is made later sends them first."""
+        self.ended: set[int] = set()  # contexts that this rank has closed
+        self._farewells: list[bytes] = []  # farewells sent so far; a control lane that is made later sends them first
         self._offers = offers
         self._coding = coding
         self._joiner = Joiner(rank, offers, listeners, tos, timeout_s)
@@ -92,7 +173,7 @@ class Links:
         else:
             one.outgoing += Frame(Kind.CONNECT, tag=lane, context=context).to_octets()
 
-    def hear_of(self, source: int | None) -> None:
+    def want_control(self, source: int | None) -> None:
         """Make the control lane over which ``source`` says when it closes; None stands for any rank."""
         if source is not None and source != self.rank:
             self.want(source, Lane.CONTROL)
@@ -105,12 +186,10 @@ class Links:
                 self._joiner.begin(Key(peer, Lane.CONTROL))
 
     def all_left(self, context: int) -> bool:
-        """Return whether all other ranks have closed a context.
-
-        If all watched ranks have closed it, this rank begins to watch the others too.
-        """
+        """Return whether all other ranks have closed a context."""
         if not self.peers or any(not peer.is_gone(context) for peer in self.peers.values()):
             return False
+        # All watched ranks have closed it: from now on this one watches the others too.
         for peer in range(self.size):
             if peer != self.rank:
                 self.want(peer, Lane.CONTROL)
@@ -148,11 +227,9 @@ class Links:
         return min((peer.heard_s for peer in self.peers.values() if peer.is_watched), default=float("inf"))
 
     def silence(self, now_s: float, timeout_s: float) -> PeerLostError | None:
-        """Return the error for ranks that were silent for ``timeout_s``; None: no rank was.
-
-        A rank that hears no other rank concludes that it is cut off itself. For that it counts every rank that is
-        silent for half the limit, because the last heartbeats of different ranks came at different times.
-        """
+        """Return the error for ranks that were silent for ``timeout_s``; None: no rank was."""
+        # A rank that hears no other one is cut off itself. It counts all that are silent for half the limit, because
+        # the last heartbeats of different ranks came at different times.
         watched = sum(peer.control is not None for peer in self.peers.values())
         silences_s = {rank: now_s - peer.heard_s for rank, peer in self.peers.items() if peer.is_watched}
         silent = [peer for peer, silence_s in silences_s.items() if silence_s >= timeout_s]
@@ -185,10 +262,7 @@ class Links:
     def register(self, poller: select.poll, mailbox: Mailbox | None, *, is_stopping: bool) -> dict[int, int]:
         """Register every connection with ``poller``; return the rank that each descriptor leads to.
 
-        Args:
-            poller: a new poller.
-            mailbox: says from which ranks messages are wanted; None: from no rank.
-            is_stopping: wait only for ranks to which control frames have yet to leave.
+        ``mailbox`` says from which ranks messages are wanted; None: from no rank.
         """
         peers_of: dict[int, int] = {}
 
@@ -201,8 +275,9 @@ class Links:
             poller.register(fd, events)
         for rank, peer in self.peers.items():
             leaving = select.POLLOUT if peer.outgoing else 0
-            heard = 0 if peer.has_left or (is_stopping and not leaving) else select.POLLIN
-            add(rank, peer.control, heard | leaving)
+            # A watch that is stopping waits only for ranks to which control frames have yet to leave.
+            reading = 0 if peer.has_left or (is_stopping and not leaving) else select.POLLIN
+            add(rank, peer.control, reading | leaving)
             if mailbox is not None:
                 coming = 0 if mailbox.wanted(rank) is None else select.POLLIN
                 add(rank, peer.messages, coming | (select.POLLOUT if peer.outbox else 0))
@@ -239,14 +314,12 @@ class Links:
         )
 
     def lost(self, peer: int, reason: str) -> PeerLostError:
-        """Return the error for a connection to ``peer`` that ended without a farewell.
-
-        A peer that still takes connections lives, and the connection was cut. Then both ends raise the same error.
-        """
+        """Return the error for a connection to ``peer`` that ended without a farewell."""
         offer = self._offers[peer]
         assert offer.ports is not None
         if not _is_served((offer.address, offer.ports[False])):
             return PeerLostError(f"rank {peer} died: {reason}")
+        # It lives, and the connection was cut. Both ends raise the same error.
         first, second = sorted((self.rank, peer))
         return PeerLostError(f"the connection between rank {first} and rank {second} was cut, though both live")
 
@@ -299,10 +372,9 @@ class Links:
 
 
 def _is_served(address: tuple[str, int]) -> bool:
-    """Return whether a process takes a connection and keeps it for ``PROBE_S``; the kernel closes those of a dead one.
-
-    A dying process may close its other connections a moment before its listener.
-    """
+    """Return whether a process takes a connection and keeps it for ``PROBE_S``."""
+    # The kernel closes those of a dead one. A dying process may close its other connections a moment before its
+    # listener.
     try:
         probe = socket.create_connection(address, PROBE_S)
     except OSError:
@@ -315,3 +387,7 @@ def _is_served(address: tuple[str, int]) -> bool:
             return True
         except OSError:
             return False
+
+
+def _saved_octets(conn: socket.socket) -> int:
+    return conn.saved_octets if isinstance(conn, CodedSocket) else 0

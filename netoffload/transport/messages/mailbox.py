@@ -1,10 +1,9 @@
 """Which message goes into which receive: MPI's matching rules, without I/O.
 
 Messages from one source are matched in the order in which they were sent, receives in the order in which they were
-posted. Both must belong to the same context (``watch``). Source and tag may be wildcards (None). A stream can only
-be read in order. So a message without a receive stays in the stream, and holds its sender back, until a receive wants
-a later message of the same source. Then it is read into a buffer of its own, which grows with the octets that come:
-what a header announces takes no memory. What no receive has room for is read and dropped.
+posted. A stream can only be read in order. So a message without a receive stays in the stream, and holds its sender
+back, until a receive wants a later message of the same source. Then it is read into a buffer of its own, which grows
+with the octets that come: what a header announces takes no memory. What no receive has room for is read and dropped.
 """
 
 from __future__ import annotations
@@ -18,11 +17,9 @@ from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.messages.requests import Arrival, Request
 
-GROWTH_OCTETS: Final = 256 * 1024
-"""A message's own buffer grows by at least so much."""
+GROWTH_OCTETS: Final = 256 * 1024  # a message's own buffer grows by at least so much
 
-_DROPPED: Final = memoryview(bytearray(64 * 1024))
-"""Where octets go that nobody reads; all mailboxes write to it."""
+_DROPPED: Final = memoryview(bytearray(64 * 1024))  # where octets go that nobody reads; all mailboxes write to it
 
 
 @dataclass(eq=False)
@@ -51,8 +48,7 @@ class Message:
     own: bytearray | None = None
     got: int = 0
     context: int = 0
-    words: str = ""
-    """What it is, as its sender says."""
+    words: str = ""  # what it is, as its sender says
     is_unwanted: bool = False
     """Its context has ended, or its receive is too small: it is read, because others follow it, and dropped."""
 
@@ -106,8 +102,7 @@ class Mailbox:
 
     posted: list[Receive] = field(default_factory=list)
     """Receives without a message, in the order in which they were posted."""
-    unasked: list[Message] = field(default_factory=list)
-    """Messages without a receive, in order of arrival."""
+    unasked: list[Message] = field(default_factory=list)  # messages without a receive, in order of arrival
     streams: dict[int, deque[Message]] = field(default_factory=dict)
     """By source, in the order of the stream: messages that are not whole yet."""
     asked: dict[int, int] = field(default_factory=dict)
@@ -180,17 +175,9 @@ class Mailbox:
             stream.popleft().deliver()
 
     def fail_hopeless(self, context: int, rank: int, left: Collection[int], everybody_left: bool) -> None:
-        """Fail the posted receives of a context that only ranks which have closed it could satisfy.
-
-        Messages that were announced still come. A receive from any source is hopeless once all other ranks have closed,
-        although this rank could still send to itself.
-
-        Args:
-            context: number of the context.
-            rank: this rank, for the error.
-            left: the ranks that have closed; all that they sent has been announced.
-            everybody_left: whether all other ranks have closed.
-        """
+        """Fail the posted receives of a context that only ranks which have closed it could satisfy."""
+        # Messages that were announced still come. A receive from any source is hopeless once all other ranks have
+        # closed, although this rank could still send to itself.
         posted, self.posted = self.posted, []
         for receive in posted:
             mine = receive.context == context

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from netoffload.errors import NetOffloadError
 
-ended = threading.Condition()
-"""Notified when any request ends, for threads that wait for one of several."""
+ended = threading.Condition()  # notified when any request ends, for threads that wait for one of several
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,7 @@ class Outcome:
 
     arrival: Arrival | None = None
     error: BaseException | None = None
-    saved_octets: int = 0
-    """Octets that coding has saved of a message that was sent."""
+    saved_octets: int = 0  # octets that coding has saved of a message that was sent
     cancelled: bool = False
 
 
@@ -39,12 +37,10 @@ Callback = Callable[["Request"], None]
 class Request:
     """A call under way; complete when its buffers may be used again.
 
-    Args:
-        withdraw: takes the call back if it has not begun, and returns whether it did.
+    ``withdraw`` takes the call back if it has not begun, and returns whether it did.
     """
 
     def __init__(self, withdraw: Callable[[Request], bool] | None = None) -> None:
-        """Begin under way."""
         self.outcome = Outcome()
         self._withdraw = withdraw
         self._is_decided = False
@@ -77,10 +73,8 @@ class Request:
         self._end(Outcome(error=error))
 
     def cancel(self) -> bool:
-        """Cancel the call if it has not begun; return whether it is cancelled.
-
-        A receive without a message and a collective in the queue have not begun. A send begins when it is posted.
-        """
+        """Cancel the call if it has not begun; return whether it is cancelled."""
+        # A receive without a message and a collective in the queue have not begun. A send begins when it is posted.
         if not self.test() and self._withdraw is not None and self._withdraw(self):
             self._end(Outcome(cancelled=True))
         return self.outcome.cancelled
@@ -94,11 +88,7 @@ class Request:
         return self._done.wait(limit_s)
 
     def wait(self, limit_s: float | None = None) -> bool:
-        """Do the same as :meth:`join`, and raise the call's error if it has one.
-
-        Raises:
-            CollectiveError: the call's error; every wait raises it.
-        """
+        """Do the same as :meth:`join`, and raise the call's error if it has one; every wait raises it."""
         is_done = self.join(limit_s)
         if is_done and self.outcome.error is not None:
             raise self.outcome.error
@@ -133,11 +123,7 @@ class Request:
 
 
 def wait_all(requests: Iterable[Request]) -> None:
-    """Wait for all requests, and raise the first error after all have ended.
-
-    Raises:
-        CollectiveError: what went wrong with one of the calls.
-    """
+    """Wait for all requests, and raise the first error after all have ended."""
     failure: NetOffloadError | None = None
     for request in requests:
         try:

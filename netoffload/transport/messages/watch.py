@@ -1,24 +1,19 @@
 """The watch: a thread that makes a group's connections, knows which of its ranks live, and moves messages.
 
-**Contexts.** A communicator is a context: a number that all its ranks know (``sharing``). Each context has its own
-connections for collectives, because calls of two communicators may be under way at the same time. Contexts share
-control lanes, messages lanes, listeners and the watch's thread. A receive takes only messages of its own context. A
-context ends when its communicator is closed or gives up because of an error; the other contexts go on. A lost rank ends
-all contexts.
+**Contexts.** A communicator is a context: a number that all its ranks know (``plane``). Each context has its own
+connections for collectives; control lanes, messages lanes, listeners and this thread are shared. A receive takes only
+messages of its own context.
 
-**Liveness.** The watch begins before the first connection of a group of ranks. Every rank sends a heartbeat on each of
-its control lanes (``links`` says to which ranks) four times per ``timeout_s``, and reads theirs. So the others know
-that a rank lives, though it computes for minutes between two calls. Two things end all contexts of the group: a control
-connection that ends without a farewell (the process died), and silence for ``timeout_s`` (host, link or NIC died, or
-the process is stopped). A frame that no rank of this version sends, and any exception in this thread, end them too. A
-farewell that gives a reason ends the context that it names. The first reason counts. Each
-rank that hears of it sends it on. So all ranks raise the same error, not only the neighbours of the lost rank. Then the
-rank shuts its connections down, which wakes a thread that sleeps on one. A process that keeps the interpreter lock for
-``timeout_s`` without a break (in a C extension that never releases it) cannot send heartbeats, and counts as lost.
+**Liveness.** Every rank sends a heartbeat on each of its control lanes (``links`` says to which ranks) four times per
+``timeout_s``, and reads theirs. So the others know that a rank lives, though it computes for minutes between two calls.
+What ends all contexts: a control connection that ends without a farewell (the process died), silence for ``timeout_s``
+(host, link or NIC died, or the process is stopped), a frame that no rank of this version sends, any exception in this
+thread. A farewell with a reason ends the context that it names. The first reason counts, and each rank that hears of it
+sends it on: all ranks raise the same error. Then the rank shuts its connections down, which wakes a thread that sleeps
+on one. A process that keeps the interpreter lock for ``timeout_s`` cannot send heartbeats, and counts as lost.
 
-**Messages.** The header of a message (context, tag, count) goes on the control lane as soon as the message is posted.
-Its floats go on the messages lane; ``mailbox`` decides which receive gets them. Messages to one peer go in the order in
-which they were posted.
+**Messages.** A message's header (context, tag, count) goes on the control lane as soon as it is posted, its floats on
+the messages lane; ``mailbox`` decides which receive gets them. Messages to one peer go in the order of posting.
 """
 
 from __future__ import annotations
@@ -29,69 +24,51 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import CollectiveError, MalformedError, PeerLostError, UsageError
 from netoffload.transport.messages.frames import Frame, Kind, farewell, reason_of, take_frames
-from netoffload.transport.messages.links import Links
+from netoffload.transport.messages.links import Links, Peer, Send
 from netoffload.transport.messages.mailbox import Mailbox, Message, Receive, hopeless
-from netoffload.transport.messages.peers import Peer, Send
 from netoffload.transport.messages.requests import Arrival, Request
 from netoffload.transport.wiring.lanes import CALL_LANES, EVERY, Connection, Key, Lane
 
-FIRST_CONTEXT = 1
-"""The context number of the communicator that starts the watch."""
+FIRST_CONTEXT = 1  # the context number of the communicator that starts the watch
 
 BEATS_PER_TIMEOUT = 4
-CHANGE_S = 0.2
-"""How long :meth:`Watch.is_free` waits for the lock. No other thread holds it so long, so the caller itself must."""
+CHANGE_S = 0.2  # how long `is_free` waits for the lock. No other thread holds it so long, so the caller itself must
 
 READ_OCTETS = 64 * 1024
 
 AHEAD_MAX = 64
 """Most contexts that peers name before this rank enters them. Its set-ups meet, so a peer is hardly ahead by one."""
 
-MESSAGES_MAX = 2**20
-"""Most messages that were announced and not received; their headers take memory."""
+MESSAGES_MAX = 2**20  # most messages that were announced and not received; their headers take memory
 
-GRACE_S = 1.0
-"""How long to wait for the reason why a connection ended, and for a farewell to leave."""
+GRACE_S = 1.0  # how long to wait for the reason why a connection ended, and for a farewell to leave
 
 
 class Watch:
-    """One rank's watch, alive as long as it has contexts. Callers' threads use the public methods, its own does not.
-
-    Args:
-        links: this rank's connections; :meth:`release` closes them.
-        timeout_s: silence after which a rank is lost.
-    """
+    """One rank's watch, alive as long as it has contexts. Callers' threads use the public methods, its own does not."""
 
     def __init__(self, links: Links, timeout_s: float) -> None:
-        """Watch nothing yet."""
-        self.failure: CollectiveError | None = None
-        """Why all contexts ended; None while they have not."""
+        self.failure: CollectiveError | None = None  # why all contexts ended; None while they have not
         self.rank = links.rank
         self.links = links
         self.mailbox = Mailbox()
-        self.lock = threading.Lock()
-        """Guards everything that both this thread and callers touch."""
+        self.lock = threading.Lock()  # guards everything that both this thread and callers touch
         self.changed = threading.Condition(self.lock)
         self.thread = threading.Thread(target=self._run, name=f"watch-{links.rank}", daemon=True)
         self._timeout_s = timeout_s
         self._contexts: dict[int, Context] = {}
-        self._ahead: set[int] = set()
-        """Contexts that a peer named, and this rank has not entered."""
+        self._ahead: set[int] = set()  # contexts that a peer named, and this rank has not entered
         self._holders = 0
         self._stopping = False
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def start(self) -> None:
-        """Begin to watch, and to connect with the neighbours.
-
-        Raises:
-            CollectiveError: the neighbours were not connected within ``timeout_s``, or a rank is lost.
-        """
+        """Begin to watch, and to connect with the neighbours; raise if they are not connected within ``timeout_s``."""
         with self.changed:
             if self.links.size == 1 or self.thread.ident is not None:
                 return
@@ -219,7 +196,7 @@ class Watch:
         peers = self.links.peers
         for rank in dict.fromkeys(ready):
             try:
-                self._hear(rank, peers[rank])
+                self._read_control(rank, peers[rank])
                 if self.failure is None:
                     peers[rank].read_message(rank, self.mailbox)
             except CollectiveError as error:
@@ -243,7 +220,7 @@ class Watch:
         if newly_left or len(links.connections) > stood:
             self.changed.notify_all()
 
-    def _hear(self, rank: int, peer: Peer) -> None:
+    def _read_control(self, rank: int, peer: Peer) -> None:
         """Read the control lane of ``peer``."""
         if peer.has_left or peer.control is None:
             return
@@ -259,7 +236,7 @@ class Watch:
         try:
             for frame in take_frames(peer.incoming):
                 self._check_context(frame.context)
-                self._obey(rank, peer, frame)
+                self._handle(rank, peer, frame)
         except MalformedError as error:
             peer.incoming.clear()
             raise MalformedError(f"rank {rank} {error}") from error
@@ -267,7 +244,7 @@ class Watch:
             peer.has_left = True
             raise self.links.lost(rank, "its connections closed without a farewell")
 
-    def _obey(self, rank: int, peer: Peer, frame: Frame) -> None:
+    def _handle(self, rank: int, peer: Peer, frame: Frame) -> None:
         """Do what a frame asks for."""
         if frame.kind is Kind.MESSAGE:
             octets = frame.count * FLOAT_OCTETS
@@ -352,7 +329,7 @@ class Watch:
                 if not (peer.has_left or self._stopping):
                     # Read first: a farewell may have come, and its reason explains more than this error.
                     try:
-                        self._hear(rank, peer)
+                        self._read_control(rank, peer)
                     except CollectiveError as reason:
                         self._fail(reason)
                     else:
@@ -361,20 +338,12 @@ class Watch:
 
 
 class Context:
-    """One communicator's part of a watch. Callers' threads use the public methods, the watch's own does not.
-
-    Args:
-        watch: the watch, which has the connections.
-        number: the number of this context; not ``EVERY``.
-    """
+    """One communicator's part of a watch. Callers' threads use the public methods, the watch's own does not."""
 
     def __init__(self, watch: Watch, number: int) -> None:
-        """Wait for nothing yet; made under the watch's lock."""
         self.number = number
-        self.failure: CollectiveError | None = watch.failure
-        """Why the context ended; None while it has not."""
-        self.shared = watch
-        """The watch, which contexts of the same ranks share."""
+        self.failure: CollectiveError | None = watch.failure  # why the context ended; None while it has not
+        self.shared = watch  # the watch, which contexts of the same ranks share
         self._rank = watch.rank
         self._lock, self._changed = watch.lock, watch.changed
         self._links, self._mailbox = watch.links, watch.mailbox
@@ -390,11 +359,7 @@ class Context:
             )
 
     def connection(self, peer: int, lane: Lane) -> Connection:
-        """Return the connection to ``peer``, and make it if there is none.
-
-        Raises:
-            CollectiveError: the context ended, or ``peer`` closed it.
-        """
+        """Return the connection to ``peer``, made if there is none; raise if either side has ended the context."""
         key = Key.of(peer, lane, self.number)
         with self._changed:
             links = self._links
@@ -422,14 +387,7 @@ class Context:
             ]
 
     def send(self, peer: int, tag: int, data: memoryview, words: str = "") -> Request:
-        """Post a message of float32 to ``peer``, which may be this rank. It cannot be cancelled.
-
-        Args:
-            peer: the receiver.
-            tag: the message's tag.
-            data: its octets.
-            words: what it is, for the receiver.
-        """
+        """Post a message of float32 to ``peer``, which may be this rank. ``words`` tell the receiver what it is."""
         self.refuse_in_fork()
         request = Request()
         with self._lock:
@@ -463,37 +421,27 @@ class Context:
         return request
 
     def receive(self, source: int | None, tag: int | None, into: memoryview) -> Request:
-        """Post a receive of float32; None as source or tag matches any.
-
-        It fails when every rank that could satisfy it has closed its communicator.
+        """Post a receive of float32; None as source or tag matches any. It fails when no rank is left that could
+        satisfy it.
         """
         self.refuse_in_fork()
         request = Request(self._withdraw)
         with self._lock:
             if not self._refused(request):
-                self._links.hear_of(source)
+                self._links.want_control(source)
                 self._mailbox.post(Receive(source, tag, into, request, self.number))
                 self.fail_hopeless()
             self.shared.wake()
         return request
 
     def probe(self, source: int | None, tag: int | None, *, wait: bool) -> Arrival | None:
-        """Return what a receive would get, without receiving it; None as source or tag matches any.
-
-        Args:
-            source: the sender.
-            tag: the message's tag.
-            wait: sleep until there is such a message; else return None if there is none.
-
-        Raises:
-            CollectiveError: the context ended, or no such message can come.
-        """
+        """Return what a receive would get, without receiving it; if nothing came, ``wait`` or return None."""
         self.refuse_in_fork()
         with self._changed:
             links = self._links
             while (reason := self._why_not()) is None:
                 known = len(links.peers)
-                links.hear_of(source)
+                links.want_control(source)
                 if (found := self._mailbox.first(source, tag, self.number)) is not None:
                     return found
                 all_left = source is None and links.all_left(self.number)
@@ -519,15 +467,17 @@ class Context:
         with self._lock:
             return self._links.left(self.number)
 
-    def explain(self, peer: int, said: str) -> CollectiveError:
+    def explain(self, peer: int, reason: str) -> CollectiveError:
         """Return why the connection to ``peer`` ended; wait a moment for the reason, else take what the kernel said."""
-        return self.ending(peer) or PeerLostError(f"rank {peer} is gone: {said}")
+        return self.ending(peer) or PeerLostError(f"rank {peer} is gone: {reason}")
 
     def ending(self, peer: int) -> CollectiveError | None:
         """Return why the context ended or ``peer`` left it; None if neither happens within a moment."""
         with self._changed:
             other = self._links.peers[peer]
-            self._wait_until(lambda: self.failure is not None or other.is_gone(self.number) or self._is_closed)
+            self._changed.wait_for(
+                lambda: self.failure is not None or other.is_gone(self.number) or self._is_closed, GRACE_S
+            )
             if self.failure is not None:
                 return self.failure
             if other.is_gone(self.number):
@@ -539,7 +489,7 @@ class Context:
     def verdict(self) -> CollectiveError | None:
         """Return ``failure``; wait a moment if there is none: the watch may be about to find a silent rank lost."""
         with self._changed:
-            self._wait_until(lambda: self.failure is not None)
+            self._changed.wait_for(lambda: self.failure is not None, GRACE_S)
             return self.failure
 
     def give_up(self, error: BaseException) -> None:
@@ -567,11 +517,9 @@ class Context:
             self._links.shut_down(CALL_LANES, self.number)
 
     def close(self, *, is_forked: bool = False) -> None:
-        """Close the connections of this context, and the shared ones if no other context uses them.
-
-        Called after :meth:`stop`, or in a forked child. A child closes all, without the lock: its copy may stay locked.
-        """
+        """Close the connections of this context, after :meth:`stop`, and the shared ones with the last context."""
         if is_forked:
+            # All, and without the lock: a child's copy may stay locked.
             self._links.close(is_forked=True)
             return
         with self._lock:
@@ -607,9 +555,6 @@ class Context:
         if self._mailbox.posted:
             all_left = self._mailbox.waits_for_any(self.number) and self._links.all_left(self.number)
             self._mailbox.fail_hopeless(self.number, self._rank, left, all_left)
-
-    def _wait_until(self, condition: Callable[[], bool]) -> None:
-        self._changed.wait_for(condition, GRACE_S)
 
     def _has_left(self, peer: int) -> PeerLostError:
         return PeerLostError(f"rank {peer} closed its communicator while rank {self._rank} waited for it")

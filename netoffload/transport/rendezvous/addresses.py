@@ -8,9 +8,8 @@ A gather has three steps, so that all ranks agree whether it succeeded::
     {"have": true}                       ──────►
     {"go": true}                         ◄──────  when all ranks have the values: only now a gather returns
 
-Rank 0 reads from all connections at the same time, and one deadline holds for all of them. A connection that has not
-said which rank it comes from can be closed: rank 0 keeps the newest ``STRANGERS_MAX``. A rank whose connection ends
-before an answer connects again. A rank of another attempt is refused by name (``launchers.Attempt``).
+A connection that has not said which rank it comes from may be a stranger's: rank 0 keeps the newest ``STRANGERS_MAX``.
+A rank whose connection ends before an answer connects again.
 """
 
 from __future__ import annotations
@@ -28,14 +27,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from netoffload.errors import CollectiveError, MalformedError, PeerLostError, UsageError
+from netoffload.transport.rendezvous import GRACE_S, MAX_OCTETS, missing, parse
 from netoffload.transport.rendezvous.launchers import Attempt
-from netoffload.transport.rendezvous.protocol import GRACE_S, MAX_OCTETS, missing, parse
 
-PAUSE_S: Final = 0.05
-"""Pause between two attempts to connect to the first rank, which may start later."""
+PAUSE_S: Final = 0.05  # pause between two attempts to connect to the first rank, which may start later
 
-STRANGERS_MAX: Final = 64
-"""Most connections that have not said which rank they come from."""
+STRANGERS_MAX: Final = 64  # most connections that have not said which rank they come from
 
 BACKLOG: Final = 1024
 RECV_OCTETS: Final = 64 * 1024
@@ -56,11 +53,7 @@ class Address(NamedTuple):
 
 
 def parse_addresses(lines: Sequence[str]) -> list[Address]:
-    """Return the addresses of all ranks, from one ``host:port`` per line; empty lines and ``#`` comments are skipped.
-
-    Raises:
-        UsageError: a line is not an address.
-    """
+    """Return the addresses of all ranks, from one ``host:port`` per line; skip empty lines and ``#`` comments."""
     addresses = []
     for number, line in enumerate(lines, 1):
         if not (text := line.partition("#")[0].strip()):
@@ -73,11 +66,7 @@ def parse_addresses(lines: Sequence[str]) -> list[Address]:
 
 
 def read_addresses(path: Path) -> list[Address]:
-    """Return the addresses in a file; see :func:`parse_addresses`.
-
-    Raises:
-        UsageError: the file cannot be read, or a line is not an address.
-    """
+    """Return the addresses in a file; see :func:`parse_addresses`."""
     try:
         return parse_addresses(path.read_text(encoding="utf-8").splitlines())
     except OSError as error:
@@ -85,22 +74,11 @@ def read_addresses(path: Path) -> list[Address]:
 
 
 class AddressRendezvous:
-    """Allgathers between the ranks of a list.
+    """Allgathers between the ranks of a list. ``attempt`` None: as the environment says."""
 
-    Rank 0 knows from the list how many ranks there are, and takes connections only from these addresses.
-
-    Args:
-        addresses: the addresses of all ranks, in rank order.
-        rank: this rank.
-        limit_s: how long a gather may take.
-        attempt: which attempt of the job this process belongs to; None: as the environment says.
-
-    Raises:
-        UsageError: the list has no such rank, or rank 0 cannot listen at its address.
-    """
+    # Rank 0 knows from the list how many ranks there are, and takes connections only from these addresses.
 
     def __init__(self, addresses: Sequence[Address], rank: int, limit_s: float, attempt: Attempt | None = None) -> None:
-        """Listen, on the first rank; make no connection yet."""
         if not 0 <= rank < len(addresses):
             raise UsageError(f"rank {rank} is not in the list of {len(addresses)} addresses, counted from 0")
         self.rank = rank
@@ -109,9 +87,8 @@ class AddressRendezvous:
         self._addresses = addresses
         self._limit_s = limit_s
         self._attempt = attempt or Attempt.of_environment()
-        self._lines: dict[int, _Line] = {}
-        """By rank: to rank 0, or on rank 0 from the others."""
-        self._door = _Door(addresses) if rank == 0 and self.size > 1 else None
+        self._lines: dict[int, _Line] = {}  # by rank: to rank 0, or on rank 0 from the others
+        self._listener = _Listener(addresses) if rank == 0 and self.size > 1 else None
 
     @property
     def host(self) -> str:
@@ -119,12 +96,7 @@ class AddressRendezvous:
         return self._addresses[self.rank].host
 
     def __call__(self, value: Any) -> list[Any]:
-        """Return every rank's value, in rank order.
-
-        Raises:
-            PeerLostError: a rank did not come, or ended; on all ranks that came.
-            MalformedError: a rank sent what no rank of this version sends; on all ranks that came.
-        """
+        """Return every rank's value, in rank order. If a rank does not come, all ranks that came raise."""
         if self.size == 1:
             return [value]
         deadline_s = time.monotonic() + self._limit_s
@@ -135,8 +107,8 @@ class AddressRendezvous:
         for line in self._lines.values():
             line.conn.close()
         self._lines.clear()
-        if self._door is not None:
-            self._door.close()
+        if self._listener is not None:
+            self._listener.close()
 
     def __enter__(self) -> Self:
         """Return self."""
@@ -190,64 +162,66 @@ class AddressRendezvous:
         values: dict[int, Any] = {0: value}
         have: dict[int, Any] = {0: True}
         try:
-            self._hear(values, deadline_s)
+            self._receive_all(values, deadline_s)
             gathered = [values[rank] for rank in range(self.size)]
-            self._tell({_VALUES: gathered}, deadline_s)
-            self._hear(have, deadline_s)
+            self._send_all({_VALUES: gathered}, deadline_s)
+            self._receive_all(have, deadline_s)
         except CollectiveError as error:
-            self._tell({_ERROR: str(error)}, time.monotonic() + GRACE_S)
+            self._send_all({_ERROR: str(error)}, time.monotonic() + GRACE_S)
             raise
-        self._tell({_GO: True}, deadline_s)
+        self._send_all({_GO: True}, deadline_s)
         return gathered
 
-    def _hear(self, words: dict[int, Any], deadline_s: float) -> None:
+    def _receive_all(self, words: dict[int, Any], deadline_s: float) -> None:
         """Take words from ranks and new connections until there are words of every rank."""
-        assert self._door is not None
+        assert self._listener is not None
         while absent := [rank for rank in range(self.size) if rank not in words]:
             lines = {line.conn.fileno(): rank for rank, line in self._lines.items()}
             poller = select.poll()
-            for descriptor in (*lines, *self._door.descriptors()):
+            for descriptor in (*lines, *self._listener.descriptors()):
                 poller.register(descriptor, select.POLLIN)
             ready = [descriptor for descriptor, _ in poller.poll(max(deadline_s - time.monotonic(), 0) * 1000)]
             if time.monotonic() > deadline_s:
-                raise missing(absent, self._limit_s, self._door.remark)
+                raise missing(absent, self._limit_s, self._listener.remark)
             for rank in (lines[descriptor] for descriptor in ready if descriptor in lines):
-                self._take(rank, words)
-            for line, said in self._door.open(ready):
-                self._identify(line, said, words)
+                self._receive_from(rank, words)
+            for line, frame in self._listener.open(ready):
+                self._identify(line, frame, words)
 
-    def _take(self, rank: int, words: dict[int, Any]) -> None:
+    def _receive_from(self, rank: int, words: dict[int, Any]) -> None:
         """Take what a known rank sends: one value per gather, then its receipt."""
         try:
-            for said in self._lines[rank].take():
+            for frame in self._lines[rank].take():
                 if rank in words:
                     raise MalformedError(f"rank {rank} sent more than one value in the set-up")
-                words[rank] = said[3] if isinstance(said, list) and len(said) == 4 else said
+                words[rank] = frame[3] if isinstance(frame, list) and len(frame) == 4 else frame
         except OSError as error:
             raise PeerLostError(f"rank {rank} ended during the set-up: {error.strerror or error}") from error
         except MalformedError as error:
             raise MalformedError(f"rank {rank} in the set-up: {error}") from error
 
-    def _identify(self, line: _Line, said: Any, words: dict[int, Any]) -> None:
+    def _identify(self, line: _Line, frame: Any, words: dict[int, Any]) -> None:
         """Take the first words of a connection; close it if it comes from no rank that is still missing."""
-        assert self._door is not None
+        assert self._listener is not None
         try:
-            rank, size, (run, counter, number), value = said
+            rank, size, (run, counter, number), value = frame
             is_awaited = size == self.size and rank not in words and rank not in self._lines
             attempt = Attempt(str(run), str(counter), int(number))
         except (TypeError, ValueError, OverflowError):
             is_awaited = False
-        if not is_awaited or not self._door.comes_from(line, rank):
+        if not is_awaited or not self._listener.comes_from(line, rank):
             line.conn.close()
         elif attempt.is_other_than(self._attempt):
-            self._door.remark = f"; rank {rank}'s offer is from {attempt}; this is {self._attempt}"
+            self._listener.remark = f"; rank {rank}'s offer is from {attempt}; this is {self._attempt}"
             with contextlib.suppress(OSError):
-                line.send({_ERROR: self._door.remark[2:], _ATTEMPT: self._attempt.number}, time.monotonic() + PAUSE_S)
+                line.send(
+                    {_ERROR: self._listener.remark[2:], _ATTEMPT: self._attempt.number}, time.monotonic() + PAUSE_S
+                )
             line.conn.close()
         else:
             self._lines[rank], words[rank] = line, value
 
-    def _tell(self, words: dict[str, Any], deadline_s: float) -> None:
+    def _send_all(self, words: dict[str, Any], deadline_s: float) -> None:
         for line in self._lines.values():
             with contextlib.suppress(OSError):  # it notices by itself
                 line.send(words, deadline_s)
@@ -259,81 +233,70 @@ class _Line:
     def __init__(self, conn: socket.socket, source: str = "") -> None:
         self.conn = conn
         self.source = source
-        self._heard = bytearray()
-        self._came: deque[Any] = deque()
+        self._octets = bytearray()
+        self._frames: deque[Any] = deque()
 
     def send(self, words: Any, deadline_s: float) -> None:
-        """Send a frame.
-
-        Raises:
-            OSError: the connection ended, or the other end took nothing until the deadline.
-        """
+        """Send a frame."""
         octets = json.dumps(words).encode()
         self.conn.settimeout(max(deadline_s - time.monotonic(), PAUSE_S))
         self.conn.sendall(_LENGTH.pack(len(octets)) + octets)
 
     def receive(self, deadline_s: float) -> Any:
-        """Return the next frame; errors are those of :meth:`take`, and TimeoutError."""
-        while not self._came:
+        """Return the next frame; raise TimeoutError after the deadline, or as :meth:`take`."""
+        while not self._frames:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(errno.ETIMEDOUT, "timed out")
             self.conn.settimeout(max(deadline_s - time.monotonic(), 0.001))
-            self._came += self.take(0)
-        return self._came.popleft()
+            self._frames += self.take(0)
+        return self._frames.popleft()
 
     def take(self, flags: int = socket.MSG_DONTWAIT) -> list[Any]:
-        """Read once, and return the frames that are whole.
-
-        Raises:
-            OSError: the connection ended.
-            MalformedError: what came is no frame.
-        """
+        """Read once, and return the frames that are whole; raise OSError if the connection ended."""
         try:
             octets = self.conn.recv(RECV_OCTETS, flags)
         except BlockingIOError:
             return []
         if not octets:
             raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
-        self._heard += octets
+        self._octets += octets
         frames = []
-        while len(self._heard) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._heard)
+        while len(self._octets) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._octets)
             if length > MAX_OCTETS:
                 raise MalformedError(f"a frame of {length} octets: no rank of this version sends that")
             end = _LENGTH.size + length
-            if len(self._heard) < end:
+            if len(self._octets) < end:
                 break
-            frames.append(parse(bytes(self._heard[_LENGTH.size : end]), "a frame"))
-            del self._heard[:end]
+            frames.append(parse(bytes(self._octets[_LENGTH.size : end]), "a frame"))
+            del self._octets[:end]
         return frames
 
 
-class _Door:
+class _Listener:
     """Rank 0's listener, and the connections that have not said which rank they come from."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
-        self.remark = ""
-        """What an error about missing ranks adds."""
+        self.remark = ""  # what an error about missing ranks adds
         self._addresses = addresses
         self._sources: dict[str, str] = {}
-        self._strangers: dict[int, _Line] = {}
-        """By descriptor, the oldest first."""
+        self._strangers: dict[int, _Line] = {}  # by descriptor, the oldest first
         try:
-            self._listener = socket.create_server(addresses[0], backlog=BACKLOG)
+            self._socket = socket.create_server(addresses[0], backlog=BACKLOG)
         except OSError as error:
             raise UsageError(f"cannot listen at {addresses[0]}: {error.strerror or error}") from error
-        self._listener.setblocking(False)
+        self._socket.setblocking(False)
 
     def close(self) -> None:
         """Stop listening, and close what no rank is known to use."""
-        self._listener.close()
+        self._socket.close()
         for line in self._strangers.values():
             line.conn.close()
         self._strangers.clear()
 
     def descriptors(self) -> list[int]:
         """Return what to wait for."""
-        return [self._listener.fileno(), *self._strangers]
+        return [self._socket.fileno(), *self._strangers]
 
     def comes_from(self, line: _Line, rank: Any) -> bool:
         """Return whether a connection comes from the address of a rank."""
@@ -347,19 +310,19 @@ class _Door:
             if (line := self._strangers.get(descriptor)) is None:
                 continue
             try:
-                said = line.take()
+                frames = line.take()
             except (OSError, MalformedError):
                 self._strangers.pop(descriptor).conn.close()
                 continue
-            if said:
-                spoke.append((self._strangers.pop(descriptor), said[0]))
-        if self._listener.fileno() in ready:
+            if frames:
+                spoke.append((self._strangers.pop(descriptor), frames[0]))
+        if self._socket.fileno() in ready:
             self._accept()
         return spoke
 
     def _accept(self) -> None:
         try:
-            conn, (source, _port) = self._listener.accept()
+            conn, (source, _port) = self._socket.accept()
         except (BlockingIOError, ConnectionError):
             return
         except OSError as error:

@@ -12,7 +12,7 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from netoffload import codec
 from netoffload.compiled.arrays import Float32Array
@@ -35,13 +35,14 @@ from netoffload.config import (
 from netoffload.control import request
 from netoffload.errors import CollectiveError, UsageError
 
-VERSION = 10
-"""Version of the data plane: ranks with different versions do not connect."""
+T = TypeVar("T")
+
+VERSION = 10  # version of the data plane: ranks with different versions do not connect
 
 TOKEN_OCTETS: Final = 16
 
 Gather = Callable[[Any], Sequence[Any]]
-"""Collective: takes a JSON value from each rank, returns all values in rank order (``protocol``)."""
+"""Collective: takes a JSON value from each rank, returns all values in rank order (a ``Rendezvous``)."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,10 @@ class Precision:
 
 @dataclass(frozen=True)
 class Quantiser:
-    """Rounds a vector in place: a :data:`~netoffload.collectives.exchange.Quantise` that compiled code knows too.
+    """Rounds a vector in place: a :data:`~netoffload.collectives.exchange.Quantise` that compiled code knows too."""
 
-    Attributes:
-        codec_id: the codec that rounds.
-        bound_k: its error bound is 2**-bound_k.
-    """
-
-    codec_id: codec.CodecId
-    bound_k: int
+    codec_id: codec.CodecId  # the codec that rounds
+    bound_k: int  # its error bound is 2**-bound_k
 
     def __call__(self, values: Float32Array) -> None:
         """Replace ``values`` by what the codec makes of them."""
@@ -75,50 +71,32 @@ class Quantiser:
 
 @dataclass(frozen=True)
 class Marking:
-    """What makes a connection one that the NICs compress.
+    """What makes a connection one that the NICs compress."""
 
-    Attributes:
-        tos: ToS of both sockets.
-        ports: ranges, one of which contains a port of the connection; empty: any port.
-    """
-
-    tos: int = TOS_COMPRESS
-    ports: Ports = ()
+    tos: int = TOS_COMPRESS  # ToS of both sockets
+    ports: Ports = ()  # ranges, one of which contains a port of the connection; empty: any port
 
 
-UNTAGGED = Marking(tos=0)
-"""Marking of connections that the NICs do not compress."""
+UNTAGGED = Marking(tos=0)  # marking of connections that the NICs do not compress
 
 
 @dataclass(frozen=True)
 class Offer:
-    """One rank's side of the agreement.
+    """One rank's side of the agreement."""
 
-    Attributes:
-        version: version of the data plane.
-        address: IPv4 address where the rank listens.
-        ports: ports of its listeners, by whether their connections are tagged.
-        token: its part of the meeting's secret (``hello``).
-        marking: what its NIC takes for tagged; None: the rank uses no NIC.
-        precision: what its NIC, or its caller, says that tagged data is rounded by; None: exact.
-        failure: why it cannot take part; None: it can.
-        context: number of the new communicator; rank 0's counts.
-        offload: who is to compress.
-        coding: codec and bound that it would code by itself with; None: it is not to code.
-    """
-
-    version: int = VERSION
-    address: str = ""
-    ports: Mapping[bool, int] | None = None
+    version: int = VERSION  # version of the data plane
+    address: str = ""  # IPv4 address where the rank listens
+    ports: Mapping[bool, int] | None = None  # ports of its listeners, by whether their connections are tagged
+    # Its part of the meeting's secret (`hello`).
     token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_OCTETS), compare=False)
-    marking: Marking | None = None
-    precision: Precision | None = None
-    failure: str | None = None
-    context: int = 1
-    offload: Offload = Offload.NIC
-    coding: Precision | None = None
+    marking: Marking | None = None  # what its NIC takes for tagged; None: the rank uses no NIC
+    precision: Precision | None = None  # what its NIC, or its caller, says that tagged data is rounded by; None: exact
+    failure: str | None = None  # why it cannot take part; None: it can
+    context: int = 1  # number of the new communicator; rank 0's counts
+    offload: Offload = Offload.NIC  # who is to compress
+    coding: Precision | None = None  # codec and bound that it would code by itself with; None: it is not to code
 
-    def to_words(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the offer as JSON values, which a rendezvous carries."""
         return {
             "version": self.version,
@@ -134,65 +112,64 @@ class Offer:
         }
 
     @classmethod
-    def from_words(cls, words: Any) -> Offer:
+    def from_json(cls, fields: Any) -> Offer:
         """Return what a rank offered; if its version differs, only the version; if it is nonsense, a failure."""
         try:
-            if words["version"] != VERSION:
-                return cls(version=_number(words["version"], 0, 2**31))
-            marking, failure, token = words["marking"], words["failure"], bytes.fromhex(words["token"])
+            if fields["version"] != VERSION:
+                return cls(version=_number(fields["version"], 0, 2**31))
+            failure, token = fields["failure"], bytes.fromhex(fields["token"])
             if len(token) != TOKEN_OCTETS or not (failure is None or isinstance(failure, str)):
                 raise ValueError("its token or its failure")
             return cls(
-                address=_address(words["address"]),
-                ports=_ports(words["ports"]),
+                address=_address(fields["address"]),
+                ports=_ports(fields["ports"]),
                 token=token,
-                marking=None if marking is None else Marking(_number(marking[0], 0, 255), _ranges(marking[1])),
-                precision=_precision(words["precision"]),
-                coding=_precision(words["coding"]),
-                offload=Offload(words["offload"]),
+                marking=_marking(fields["marking"]),
+                precision=_precision(fields["precision"]),
+                coding=_precision(fields["coding"]),
+                offload=Offload(fields["offload"]),
                 failure=None if failure is None else "".join(one if one.isprintable() else "?" for one in failure),
-                context=_number(words["context"], 1, 2**32 - 1),
+                context=_number(fields["context"], 1, 2**32 - 1),
             )
         except (LookupError, TypeError, ValueError, OverflowError, OSError, UsageError) as error:
             return cls(failure=f"its offer cannot be read: {error!r:.200}")
 
 
-def _number(word: Any, least: int, most: int) -> int:
-    if type(word) is not int or not least <= word <= most:
-        raise ValueError(f"{reprlib.repr(word)} is not a number between {least} and {most}")
-    return word
+def _number(value: Any, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{reprlib.repr(value)} is not a number between {least} and {most}")
+    return value
 
 
-def _address(word: Any) -> str:
+def _address(value: Any) -> str:
     """Return an IPv4 address; "" is that of a rank that cannot take part."""
-    if word != "":
-        socket.inet_pton(socket.AF_INET, word)
-    return str(word)
+    if value != "":
+        socket.inet_pton(socket.AF_INET, value)
+    return str(value)
 
 
-def _ports(words: Any) -> dict[bool, int] | None:
-    if words is None:
+def _ports(fields: Any) -> dict[bool, int] | None:
+    if fields is None:
         return None
-    ports = {bool(is_tagged): _number(port, 1, 2**16 - 1) for is_tagged, port in words}
+    ports = {bool(is_tagged): _number(port, 1, 2**16 - 1) for is_tagged, port in fields}
     if ports and len(ports) != 2:
         raise ValueError("a listener is missing")
     return ports
 
 
-def _ranges(words: Any) -> Ports:
-    return tuple((_number(first, 1, 2**16 - 1), _number(last, first, 2**16 - 1)) for first, last in words)
+def _marking(fields: Any) -> Marking | None:
+    if fields is None:
+        return None
+    ports = ((_number(first, 1, 2**16 - 1), _number(last, first, 2**16 - 1)) for first, last in fields[1])
+    return Marking(_number(fields[0], 0, 255), tuple(ports))
 
 
-def _precision(words: Any) -> Precision | None:
-    return None if words is None else Precision(codec.get(words[0]).name, check_bound_k(_number(words[1], 0, 2**31)))
+def _precision(fields: Any) -> Precision | None:
+    return None if fields is None else Precision(codec.get(fields[0]).name, check_bound_k(_number(fields[1], 0, 2**31)))
 
 
 def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | None:
-    """Return what the caller wants tagged data rounded by; None: as the NIC does.
-
-    Raises:
-        UsageError: a codec without a bound or the reverse, or unknown ones.
-    """
+    """Return what the caller wants tagged data rounded by; None: as the NIC does."""
     if codec_name is None and bound_k is None:
         return None
     if codec_name is None or bound_k is None:
@@ -201,16 +178,7 @@ def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | 
 
 
 def own_offer(offload: Offload, asked: Precision | None) -> Offer:
-    """Return the part of this rank's offer that says who compresses, and by which codec and bound.
-
-    Args:
-        offload: who is to compress.
-        asked: codec and bound that the caller names; None: the NIC's, or ``INLINE_CODEC``.
-
-    Raises:
-        UsageError: the NIC has another codec or bound, or cannot tell tagged connections from others.
-        ControlError: the NIC does not answer.
-    """
+    """Return the part of this rank's offer that says who compresses, and how. ``asked`` is what the caller names."""
     coding = asked or Precision(INLINE_CODEC, INLINE_BOUND_K)
     if offload is Offload.NIC:
         marking, precision = own_nic(asked)
@@ -224,15 +192,7 @@ def own_offer(offload: Offload, asked: Precision | None) -> Offer:
 
 
 def own_nic(asked: Precision | None) -> tuple[Marking | None, Precision | None]:
-    """Return what this rank's NIC takes for tagged (None: there is no NIC), and what tagged data is rounded by.
-
-    Args:
-        asked: codec and bound that the caller names; None: the NIC's.
-
-    Raises:
-        UsageError: the NIC has another codec or bound, or cannot tell tagged connections from others.
-        ControlError: the NIC does not answer.
-    """
+    """Return what this rank's NIC takes for tagged (None: there is no NIC), and what tagged data is rounded by."""
     path = os.environ.get(ENV_CONTROL)
     if not path:
         return None, asked
@@ -247,14 +207,8 @@ def own_nic(asked: Precision | None) -> tuple[Marking | None, Precision | None]:
 
 
 def own_address(gather: Gather, host: str) -> str:
-    """Return the IPv4 address at which the other ranks reach this one; collective.
-
-    ``$NETOFFLOAD_ADDRESS`` if set, loopback if all ranks name the same host, else the address of the interface that
-    routes to another rank's host.
-
-    Raises:
-        UsageError: there is no route to another host.
-    """
+    """Return the IPv4 address at which the other ranks reach this one; collective."""
+    # As set; or loopback if all ranks name the same host; or that of the interface which routes to another rank's host.
     hosts = gather(host)
     if given := os.environ.get(ENV_ADDRESS):
         return given
@@ -272,17 +226,11 @@ def own_address(gather: Gather, host: str) -> str:
 
 
 class Agreement(NamedTuple):
-    """What all ranks do.
+    """What all ranks do."""
 
-    Attributes:
-        precision: what tagged data is rounded by; None: nothing.
-        marking: marking of tagged connections.
-        offload: who compresses; never ``AUTO``.
-    """
-
-    precision: Precision | None
-    marking: Marking
-    offload: Offload = Offload.NIC
+    precision: Precision | None  # what tagged data is rounded by; None: nothing
+    marking: Marking  # marking of tagged connections
+    offload: Offload = Offload.NIC  # who compresses; never `AUTO`
 
     @property
     def quantiser(self) -> Quantiser | None:
@@ -295,9 +243,8 @@ class Agreement(NamedTuple):
         return self.quantiser if self.offload is Offload.INLINE else None
 
     def rounded_hops(self, offers: Sequence[Offer]) -> tuple[bool, ...]:
-        """Return, per rank, whether what it sends to its right neighbour is rounded on the way.
-
-        NICs round it if both ranks have one.
+        """Return, per rank, whether what it sends to its right neighbour is rounded on the way: by two NICs, or by the
+        ranks.
         """
         if self.offload is not Offload.NIC:
             return (self.offload is Offload.INLINE,) * len(offers)
@@ -306,15 +253,7 @@ class Agreement(NamedTuple):
 
 
 def agree(offers: Sequence[Offer]) -> Agreement:
-    """Return what all ranks do.
-
-    If NICs compress, a rank without a NIC, whose caller named no codec, rounds as the others do. NICs agree in the TCP
-    handshake which connections they compress, so this rank's connections stay raw. But identical results need the same
-    rounding everywhere.
-
-    Raises:
-        CollectiveError: a rank failed, or ranks differ.
-    """
+    """Return what all ranks do."""
     for rank, offer in enumerate(offers):
         if offer.failure is not None:
             raise CollectiveError(f"rank {rank} could not set up its data plane: {offer.failure}")
@@ -329,29 +268,25 @@ def agree(offers: Sequence[Offer]) -> Agreement:
     if offload is Offload.AUTO:
         nics = {(offer.marking, offer.precision) for offer in offers}
         offload = Offload.INLINE if len(nics) > 1 or offers[0].marking is None else Offload.NIC
+    # A rank without a NIC, whose caller named no codec, rounds as the others do. Its connections stay raw, which NICs
+    # find out in the TCP handshake, but identical results need the same rounding everywhere.
     if offload is Offload.NIC:
-        return Agreement(_agreed_precision([offer.precision for offer in offers]), _agreed_marking(offers))
-    return Agreement(_agreed_precision([offer.coding for offer in offers]), UNTAGGED, offload)
+        precision = _agreed([offer.precision for offer in offers], "ranks round differently", _describe)
+        # A rank without a NIC uses the marking of the others.
+        marking = _agreed([offer.marking for offer in offers], "NICs have different tags", _describe_marking)
+        return Agreement(precision, marking or Marking())
+    precision = _agreed([offer.coding for offer in offers], "ranks round differently", _describe)
+    return Agreement(precision, UNTAGGED, offload)
 
 
-def _agreed_precision(precisions: Sequence[Precision | None]) -> Precision | None:
-    """Return the codec and bound of all ranks that round; None if no rank does."""
-    rounding = [(rank, precision) for rank, precision in enumerate(precisions) if precision is not None]
-    for rank, precision in rounding:
-        if precision != rounding[0][1]:
-            first = f"rank {rounding[0][0]} {_describe(rounding[0][1])}"
-            raise CollectiveError(f"ranks round differently: {first}, rank {rank} {_describe(precision)}")
-    return rounding[0][1] if rounding else None
-
-
-def _agreed_marking(offers: Sequence[Offer]) -> Marking:
-    """Return the marking of all ranks that have a NIC; the others use it too."""
-    marking = [(rank, offer.marking) for rank, offer in enumerate(offers) if offer.marking is not None]
-    for rank, other in marking:
-        if other != marking[0][1]:
-            first = f"rank {marking[0][0]} {_describe_marking(marking[0][1])}"
-            raise CollectiveError(f"NICs have different tags: {first}, rank {rank} {_describe_marking(other)}")
-    return marking[0][1] if marking else Marking()
+def _agreed(offered: Sequence[T | None], difference: str, describe: Callable[[T], str]) -> T | None:
+    """Return what all ranks offer that offer anything; None if no rank does."""
+    offering = [(rank, one) for rank, one in enumerate(offered) if one is not None]
+    for rank, one in offering:
+        first_rank, first = offering[0]
+        if one != first:
+            raise CollectiveError(f"{difference}: rank {first_rank} {describe(first)}, rank {rank} {describe(one)}")
+    return offering[0][1] if offering else None
 
 
 def _describe(precision: Precision) -> str:

@@ -22,17 +22,11 @@ ATTEMPTS: Final = (
 
 
 class Attempt(NamedTuple):
-    """One start of a job: its launcher may start it again after an error.
+    """One start of a job: its launcher may start it again after an error."""
 
-    Attributes:
-        run: name of the job.
-        counter: who counts the restarts; each agent of ``torchrun`` counts its own.
-        number: restarts before this one.
-    """
-
-    run: str = ""
-    counter: str = ""
-    number: int = 0
+    run: str = ""  # name of the job
+    counter: str = ""  # who counts the restarts; each agent of `torchrun` counts its own
+    number: int = 0  # restarts before this one
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Attempt:

@@ -1,8 +1,8 @@
 """Allgathers over a key-value store, which may outlive the ranks that use it.
 
-``torchrun`` starts ranks anew over the store of the attempt before, and a rank may have died between any two of its
-steps. So the store may hold anything that an earlier process wrote. All values of a meeting are below a name that no
-earlier process knows, a nonce that rank 0 draws. Each rank learns it by a nonce of its own::
+``torchrun`` starts ranks anew over the store of the attempt before, so the store may hold anything that an earlier
+process wrote. All values of a meeting are below a name that no earlier process knows, a nonce that rank 0 draws. Each
+rank learns it by a nonce of its own::
 
     rank r                                       rank 0
     ask/r = {own nonce, attempt}                 reads ask/r until all have joined: it may be a dead process's
@@ -11,13 +11,8 @@ earlier process knows, a nonce that rank 0 draws. Each rank learns it by a nonce
     waits for {meeting}/roster         ◄──────   {meeting}/roster = the nonces of all ranks: the meeting has begun
     {meeting}/GATHER/r = value                   likewise
 
-The key ``answer/{own nonce}`` can only have been written after this process drew its nonce. A join can only have been
-written after rank 0 drew the meeting's. So a rank that finds itself in the roster shares the meeting with processes
-that live, one per rank. A rank that is not in it hears that another process speaks for it.
-
-The attempt's number does not name the meeting. Each agent of torchrun counts its own restarts, so ranks of one attempt
-may have different numbers. Ranks of one agent have the same: an ask of another number is stale, and gets no answer. If
-its rank does not come in time, the error says which attempt it is from.
+So a rank that finds itself in the roster shares the meeting with processes that live, one per rank. A rank that is not
+in it hears that another process speaks for it. docs/design/collectives.md says why the attempt's number is in no key.
 """
 
 from __future__ import annotations
@@ -32,15 +27,14 @@ from datetime import timedelta
 from typing import Any, Final, Protocol
 
 from netoffload.errors import CollectiveError, MalformedError, PeerLostError
+from netoffload.transport.rendezvous import GRACE_S, missing, parse
 from netoffload.transport.rendezvous.launchers import Attempt
-from netoffload.transport.rendezvous.protocol import GRACE_S, missing, parse
 
 PAUSE_S_MIN: Final = 0.0002
 PAUSE_S_MAX: Final = 0.05
 """Shortest and longest pause between two looks of rank 0; each is twice the one before while nothing changes."""
 
-SLACK_S: Final = 0.05
-"""A store's wait may end so much before its time limit."""
+SLACK_S: Final = 0.05  # a store's wait may end so much before its time limit
 
 _NONCE_OCTETS: Final = 16
 
@@ -50,32 +44,22 @@ class Store(Protocol):
 
     def set(self, key: str, value: str, /) -> object:
         """Set a value."""
-        ...
 
     def get(self, key: str, /) -> bytes:
         """Return a value that is there."""
-        ...
 
     def check(self, keys: list[str], /) -> bool:
         """Return whether all keys are there."""
-        ...
 
     def wait(self, keys: list[str], timeout: timedelta, /) -> object:
         """Return when all keys are there; raise RuntimeError, TimeoutError or OSError if they do not come in time."""
-        ...
 
 
 class StoreRendezvous:
-    """Allgathers over a key-value store that all ranks share.
+    """Allgathers over a key-value store that all ranks share, each within ``limit_s``; the first includes the meeting.
 
-    Args:
-        store: the store.
-        rank: this rank.
-        size: number of ranks.
-        limit_s: how long a gather may take; the first one includes the meeting.
-        prefix: prefix of the keys; sets of ranks that use the same store need different ones.
-        group: name of this set of ranks, if later set-ups of the same ranks shall share connections.
-        attempt: which attempt of the job this process belongs to; None: as the environment says.
+    Sets of ranks that use the same store need different prefixes. ``group`` names this set of ranks, if later set-ups
+    of the same ranks shall share connections.
     """
 
     def __init__(
@@ -88,7 +72,6 @@ class StoreRendezvous:
         group: Hashable | None = None,
         attempt: Attempt | None = None,
     ) -> None:
-        """Gather nothing yet."""
         self.rank = rank
         self.size = size
         self.group = group
@@ -100,13 +83,7 @@ class StoreRendezvous:
         self._gathers = 0
 
     def __call__(self, value: Any) -> list[Any]:
-        """Return every rank's value, in rank order.
-
-        Raises:
-            PeerLostError: a rank did not come.
-            MalformedError: a value in the store is none that a rank wrote.
-            CollectiveError: the store failed.
-        """
+        """Return every rank's value, in rank order."""
         deadline_s = time.monotonic() + self.limit_s
         try:
             if self._meeting is None:
@@ -171,23 +148,18 @@ class StoreRendezvous:
         self._store.set(f"{self._prefix}/ask/{self.rank}", json.dumps({"nonce": own, "attempt": self._attempt}))
         if not self._comes(self._answer(own), deadline_s):
             raise missing([0], self.limit_s)
-        meeting = _checked_nonce(self._heard(self._answer(own), "meeting"))
+        meeting = _checked_nonce(self._read_field(self._answer(own), "meeting"))
         self._store.set(f"{self._prefix}/{meeting}/join/{self.rank}", json.dumps(own))
         if not self._comes(self._roster(meeting), deadline_s):
             joins = {rank: f"{self._prefix}/{meeting}/join/{rank}" for rank in range(1, self.size)}
             raise missing([rank for rank, key in joins.items() if not self._store.check([key])] or [0], self.limit_s)
-        nonces = self._heard(self._roster(meeting), "nonces")
+        nonces = self._read_field(self._roster(meeting), "nonces")
         if not isinstance(nonces, dict) or nonces.get(str(self.rank)) != own:
             raise CollectiveError(f"another process has taken the place of rank {self.rank} ({self._attempt})")
         return meeting
 
-    def _heard(self, key: str, name: str) -> Any:
-        """Return what rank 0 wrote as ``name``.
-
-        Raises:
-            PeerLostError: it wrote an error instead.
-            MalformedError: it wrote neither.
-        """
+    def _read_field(self, key: str, name: str) -> Any:
+        """Return what rank 0 wrote as ``name``; raise PeerLostError if it wrote an error instead."""
         words = parse(self._store.get(key), "what rank 0 left in the store")
         if isinstance(words, dict) and "error" in words:
             raise PeerLostError(_text(words["error"]))
@@ -218,8 +190,7 @@ class _Ask:
 
     octets: bytes = b""
     nonce: str = ""
-    stale: str = ""
-    """Why its ask gets no answer."""
+    stale: str = ""  # why its ask gets no answer
 
 
 def _nonce() -> str:

@@ -5,8 +5,8 @@
     collectives (ring, meeting, gathering)
         │  Exchange.drive(a plain description)             else, channel by channel: the oracle in Python
         ▼                                                      ▼
-    exchange ──► driver ──► ring_loop, coded_ring_loop,     channel ── send_some, receive_some
-                    ▲       meeting_loop over a loop_port
+    exchange ──► driver ──► ring_loop, meeting_loop,        TcpChannel ── send_some, receive_some
+                    ▲       over a loop_port
                     └── a result: done, broken, silent ── becomes times, octets or an error that names a rank
 
 A compiled round holds no interpreter lock, so computation and communication do not wait for each other. It returns once

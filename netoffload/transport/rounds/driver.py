@@ -1,11 +1,9 @@
 """Carries whole rounds out in compiled code, and turns their results into times, octets and errors.
 
-The compiled functions (``ring_loop``, ``meeting_loop``) hold no interpreter lock. So a rank's computation, which may
-hold the lock, and its communication do not wait for each other. A call takes the lock when it begins, when it ends, and
-once per slice.
-A slice of the main thread is short, because Python handles signals between slices: Ctrl-C ends a blocking call. Other
-threads handle no signals. To take the lock from a computing thread costs up to its switch interval (5 ms), so their
-slices are long. The watch need not wait for a slice to end: it shuts the connections down, which wakes the sleeper.
+The compiled functions (``ring_loop``, ``meeting_loop``) hold no interpreter lock; a call takes it when it begins, when
+it ends, and once per slice. A slice of the main thread is short, because Python handles signals between slices: Ctrl-C
+ends a blocking call. Other threads handle no signals, and to take the lock from a computing thread costs up to its
+switch interval (5 ms), so their slices are long.
 
 A round holds ``lock``. Another thread closes sockets only under this lock, or the round could write to a new file that
 got the same descriptor. The round's own thread may close them between slices, in a signal handler. So every slice asks
@@ -16,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,50 +23,84 @@ from typing import Final, Literal, cast
 import numpy as np
 
 from netoffload.collectives import Stopwatch
-from netoffload.collectives.exchange import FLOAT_OCTETS, Gathering, Meeting, Quantise, RingRound
+from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Gathering, Meeting, Quantise, RingRound
 from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.compiled.jit import JIT_DISABLED, compiled_for
-from netoffload.errors import PeerLostError
+from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.messages.watch import Context
 from netoffload.transport.rendezvous.agreement import Quantiser
-from netoffload.transport.rounds import coded_ring_loop, loop_port, meeting_loop, ring_loop
-from netoffload.transport.rounds.channel import CLOSED, TcpChannel
-from netoffload.transport.rounds.coded_ring_loop import CodedRingPlan
+from netoffload.transport.rounds import loop_port, meeting_loop, ring_loop
 from netoffload.transport.rounds.loop_port import Port
 from netoffload.transport.rounds.meeting_loop import GatheringPlan
-from netoffload.transport.rounds.ring_loop import RingPlan
+from netoffload.transport.rounds.ring_loop import CodedRingPlan, RingPlan
 from netoffload.transport.wiring.chunks import CODED_FLOATS, count_received, make_coding, pack, unpack
+from netoffload.transport.wiring.coded_socket import CodedSocket
 
-MAIN_SLICE_NS: Final = 100_000_000
-"""Longest time that Ctrl-C has to wait; a shorter slice would cost more calls."""
+MAIN_SLICE_NS: Final = 100_000_000  # longest time that Ctrl-C has to wait; a shorter slice would cost more calls
 
-OTHER_SLICE_NS: Final = 2_000_000_000
-"""With this slice, a switch interval of 5 ms costs a four-hundredth of the time."""
+OTHER_SLICE_NS: Final = 2_000_000_000  # with this slice, a switch interval of 5 ms costs a four-hundredth of the time
 
 _NS: Final = 1e9
 
-_NUMBA: Final = sys.modules["numba"]
-"""What ``compiled`` has imported."""
+_NUMBA: Final = sys.modules["numba"]  # what `compiled` has imported
 
 _ZEROS: Final = np.zeros(loop_port.PATIENCE, np.int64).data
 
+CLOSED = "it closed its connection"  # reason given for an end of the stream, for which the kernel has no error text
+
 Step = Callable[[int, int], int]
+
+
+class TcpChannel:
+    """One connection; see :class:`~netoffload.collectives.exchange.Channel`."""
+
+    def __init__(self, conn: socket.socket, peer: int, watch: Context) -> None:
+        self.peer = peer
+        self.conn = conn
+        self.coded = conn if isinstance(conn, CodedSocket) else None
+        """The connection if both ranks code on it, else None."""
+        self.sent_octets = 0
+        self._watch = watch
+
+    def send_some(self, data: memoryview) -> int:
+        """Hand a prefix of ``data`` to the kernel."""
+        try:
+            count = self.conn.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._watch.explain(self.peer, error.strerror or str(error)) from error
+        self.sent_octets += count
+        return count
+
+    def receive_some(self, into: memoryview) -> int:
+        """Take the octets that the kernel has."""
+        try:
+            count = self.conn.recv_into(into)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._watch.explain(self.peer, error.strerror or str(error)) from error
+        if count == 0:
+            raise self._watch.explain(self.peer, CLOSED)
+        return count
+
+    def ending(self) -> CollectiveError | None:
+        """Return why the exchange ended or the peer left; None if neither happened."""
+        return self._watch.ending(self.peer)
+
+    def fileno(self) -> int:
+        """Return the descriptor, -1 once it is closed."""
+        return self.conn.fileno()
+
+
 Sides = tuple[TcpChannel, TcpChannel]
-
-
-def prepare() -> None:
-    """Compile what rounds run, or load it from the cache, so that no call makes a peer wait for it."""
-    if not JIT_DISABLED:
-        with numba_found():
-            _prepare()
 
 
 @contextlib.contextmanager
 def numba_found() -> Iterator[None]:
-    """Let Numba find itself: it imports itself when it loads a kernel, and a program may have hidden it meanwhile.
-
-    mpi4py's tests do so, by ``sys.modules["numba"] = None``.
-    """
+    """Let Numba find itself: it imports itself when it loads a kernel, and a program may have hidden it meanwhile."""
+    # The tests of mpi4py do so, by `sys.modules["numba"] = None`.
     hidden = {"numba": sys.modules.get("numba", _NUMBA)}
     sys.modules["numba"] = _NUMBA
     try:
@@ -76,7 +109,11 @@ def numba_found() -> Iterator[None]:
         sys.modules.update(hidden)
 
 
-def _prepare() -> None:
+@numba_found()
+def prepare() -> None:
+    """Compile what rounds run, or load it from the cache, so that no call makes a peer wait for it."""
+    if JIT_DISABLED:
+        return
     nothing = np.empty(0, np.float32)
     no_steps = np.zeros((1, 2), np.int64)
     plan = RingPlan(nothing, nothing.view(np.uint32), nothing, no_steps, 0, 0, loop_port.NOT_ROUNDED, 0)
@@ -84,7 +121,7 @@ def _prepare() -> None:
     ring_loop.run_ring(-1, -1, 0, 0, plan, port)
     octets, coding = np.empty(0, np.uint8), make_coding(0, 0)
     coded_plan = CodedRingPlan(nothing, nothing.view(np.uint32), octets, no_steps, 0, 0, False, 1, 0, 0)
-    coded_ring_loop.run_coded_ring(-1, -1, 0, 0, coded_plan, coding, coding, port)
+    ring_loop.run_coded_ring(-1, -1, 0, 0, coded_plan, coding, coding, port)
     pack(coding, np.zeros(4, np.uint8), 0, 1)
     count_received(coding, 0, 0)
     unpack(coding, coding.decoded.view(np.uint8), 0)
@@ -108,20 +145,11 @@ def standstill(peers: Sequence[int], limit_s: float, may_be_late: bool) -> PeerL
 
 
 class Driver:
-    """Carries out the rounds of one communicator, one at a time.
-
-    Args:
-        stopwatch: counts the times.
-        watch: knows why connections end.
-        timeout_s: time without data after which a call of ranks that have met is stuck.
-        late_s: how long a round waits for a rank that has not come.
-        lock: held while a round is under way.
-    """
+    """Carries out the rounds of one communicator, one at a time, and holds ``lock`` meanwhile."""
 
     def __init__(
         self, stopwatch: Stopwatch, watch: Context, timeout_s: float, late_s: float, lock: threading.RLock
     ) -> None:
-        """Carry out nothing yet."""
         self._lock = lock
         self._stopwatch = stopwatch
         self._watch = watch
@@ -133,9 +161,9 @@ class Driver:
 
     def go_round(self, ring: RingRound) -> bool:
         """Carry out a ring; see :meth:`~netoffload.collectives.exchange.Exchange.drive`."""
-        outward, inward, port = ring.outward, ring.inward, self._port
-        if JIT_DISABLED or not isinstance(outward, TcpChannel) or not isinstance(inward, TcpChannel):
+        if (pairs := _tcp_pairs([(ring.outward, ring.inward)])) is None:
             return False
+        ((outward, inward),), port = pairs, self._port
         run = _plain_ring(ring, port) if outward.coded is None else _coded_ring(ring, outward, inward, port)
         if run is None:
             return False
@@ -153,19 +181,16 @@ class Driver:
 
     def meet(self, meeting: Meeting) -> bool:
         """Carry out a meeting; see ``Exchange.drive``."""
-        pairs: list[Sides] = []
-        for ahead, behind in meeting.pairs:
-            if JIT_DISABLED or not isinstance(ahead, TcpChannel) or not isinstance(behind, TcpChannel):
-                return False
-            pairs.append((ahead, behind))
+        if (pairs := _tcp_pairs(meeting.pairs)) is None:
+            return False
         port, state = self._port, self._port.state
         state[: loop_port.PATIENCE] = 0
         ours = np.array(list(meeting.ours), np.uint8)
-        heard = np.frombuffer(meeting.heard, np.uint8)
+        incoming = np.frombuffer(meeting.incoming, np.uint8)
 
         def step(slice_ns: int, limit_ns: int) -> int:
             table = np.array([(ahead.fileno(), behind.fileno()) for ahead, behind in pairs], np.int64)
-            return meeting_loop.run_meeting(table, slice_ns, limit_ns, ours, heard, port)
+            return meeting_loop.run_meeting(table, slice_ns, limit_ns, ours, incoming, port)
 
         with self._lock:
             try:
@@ -194,14 +219,7 @@ class Driver:
         return True
 
     def _run(self, step: Step, sides: Callable[[], Sides], limit_s: float, *, may_be_late: bool) -> None:
-        """Call ``step`` until the round is done.
-
-        Args:
-            step: goes on; takes the slice and the limit of silence in nanoseconds, returns a result of ``loop_port``.
-            sides: returns the channels that the round uses at the moment: outward, inward.
-            limit_s: limit of silence.
-            may_be_late: see :meth:`~netoffload.collectives.exchange.Exchange.wait`.
-        """
+        """Call ``step`` until the round is done; ``sides`` returns the channels that it uses now: outward, inward."""
         state = self._port.state
         is_main = threading.get_ident() == threading.main_thread().ident
         slice_ns, limit_ns = MAIN_SLICE_NS if is_main else OTHER_SLICE_NS, int(limit_s * _NS)
@@ -271,9 +289,9 @@ def _coded_ring(ring: RingRound, outward: TcpChannel, inward: TcpChannel, port: 
         min(ring.staged.size, CODED_FLOATS),
         *codec,
     )
-    coded_ring_loop.begin(plan, port)
+    ring_loop.begin(plan, port)
     codings = going.coding, coming.coding
-    return lambda *at: coded_ring_loop.run_coded_ring(at[0], at[1], at[2], at[3], plan, *codings, port)
+    return lambda *at: ring_loop.run_coded_ring(at[0], at[1], at[2], at[3], plan, *codings, port)
 
 
 def _drivable(ring: RingRound) -> Float32Array | None:
@@ -314,18 +332,13 @@ class _PreparedGathering:
 
 def _prepare_gathering(gathering: Gathering, port: Port) -> _PreparedGathering | Literal[False]:
     """Return a gathering as compiled code takes it; False if only Python can do it."""
-    pairs: list[Sides] = []
-    for ahead, behind in gathering.pairs:
-        if not isinstance(ahead, TcpChannel) or not isinstance(behind, TcpChannel):
-            return False
-        pairs.append((ahead, behind))
-    codec, values = _codec(gathering.quantise), gathering.values.reshape(-1)
-    if JIT_DISABLED or codec is None:
+    pairs, codec, values = _tcp_pairs(gathering.pairs), _codec(gathering.quantise), gathering.values.reshape(-1)
+    if pairs is None or codec is None:
         return False
     plan = GatheringPlan(
-        gathering.said,
-        gathering.heard,
-        gathering.word_octets,
+        gathering.outgoing,
+        gathering.incoming,
+        gathering.announcement_octets,
         values,
         values.view(np.uint32),
         gathering.result,
@@ -336,6 +349,12 @@ def _prepare_gathering(gathering: Gathering, port: Port) -> _PreparedGathering |
         *codec,
     )
     return _PreparedGathering(plan, pairs, [gathering.octets_in(number) for number in range(len(pairs))], port)
+
+
+def _tcp_pairs(pairs: Sequence[tuple[Channel, Channel]]) -> list[Sides] | None:
+    """Return channels that compiled code can use; None if only Python can."""
+    tcp = [(out, in_) for out, in_ in pairs if isinstance(out, TcpChannel) and isinstance(in_, TcpChannel)]
+    return None if JIT_DISABLED or len(tcp) < len(pairs) else tcp
 
 
 def _codec(quantise: Quantise | None) -> tuple[int, int] | None:

@@ -7,14 +7,10 @@ Between two ranks there are up to four connections, one per lane, each made when
     control    heartbeats, farewells, headers of messages            driven by the watch (a thread, see ``watch``)
     messages   float32 of point-to-point messages, tagged                        "
 
-Collectives and messages have separate threads and connections, so neither holds the other up: a message that no rank
-has asked for yet does not lie in front of the data of an allreduce.
-
-**Late, lost or stuck.** The watch knows which ranks live. A rank that lives but has not come to a call is *late*, for
-example because it evaluates its model between two iterations. The others wait for it up to ``late_s``. A rank is *lost*
-if its process or host is silent for ``timeout_s``, or if its connections closed without a farewell. A call is *stuck*
-if all ranks have met and live, but no data moves for ``timeout_s``. A lost rank and a stuck call end the exchange on
-every rank.
+A rank that lives but has not come to a call is *late*, for example because it evaluates its model. The others wait for
+it up to ``late_s``. A rank is *lost* if its process or host is silent for ``timeout_s``, or if its connections closed
+without a farewell. A call is *stuck* if all ranks have met and live, but no data moves for ``timeout_s``. A lost rank
+and a stuck call end the exchange on every rank.
 """
 
 from __future__ import annotations
@@ -34,27 +30,17 @@ from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.messages.watch import Context
-from netoffload.transport.rounds.channel import CLOSED, TcpChannel
-from netoffload.transport.rounds.driver import Driver, standstill
+from netoffload.transport.rounds.driver import CLOSED, Driver, TcpChannel, standstill
 from netoffload.transport.wiring.coded_socket import CodedSocket
 from netoffload.transport.wiring.lanes import TAGGED_LANES, Lane
 
 TIMEOUT_S_DEFAULT = 30.0
 
-LATE_S_DEFAULT = 1800.0
-"""Half an hour, as long as ``torch.distributed`` waits for a rank."""
+LATE_S_DEFAULT = 1800.0  # half an hour, as long as `torch.distributed` waits for a rank
 
 
 class TcpExchange:
-    """One rank's connections; see :class:`~netoffload.collectives.exchange.Exchange`. Made by ``plane.wire_up``.
-
-    Args:
-        rank: this rank.
-        size: number of ranks.
-        watch: this exchange's context of a running watch; :meth:`close` closes it.
-        timeout_s: silence after which a rank is lost, or a call is stuck.
-        late_s: how long a living rank may keep the others waiting for it.
-    """
+    """One rank's connections; see :class:`~netoffload.collectives.exchange.Exchange`. Made by ``plane.wire_up``."""
 
     def __init__(
         self,
@@ -64,7 +50,6 @@ class TcpExchange:
         timeout_s: float = TIMEOUT_S_DEFAULT,
         late_s: float = LATE_S_DEFAULT,
     ) -> None:
-        """Take over the connections."""
         self.rank = rank
         self.size = size
         self.calling = ""
@@ -101,16 +86,13 @@ class TcpExchange:
             raise PeerLostError(f"rank {self.rank} has closed its connections, by request or after an error{reason}")
 
     def begin_call(self) -> threading.Lock:
-        """Reserve the channels of collectives for one call; the caller releases the lock that is returned.
-
-        Raises:
-            CollectiveError: another thread is in a call; on all ranks, because they cannot know which call comes first.
-        """
+        """Reserve the channels of collectives for one call; the caller releases the lock that is returned."""
         if not self._calling.acquire(blocking=False):
             error = CollectiveError(
                 f"rank {self.rank} calls collectives of one communicator from two threads at the same time: MPI "
                 "forbids it, give each thread its own Dup()"
             )
+            # All ranks raise, because they cannot know which call comes first.
             self.abort(error)
             raise error
         return self._calling
@@ -209,11 +191,9 @@ class TcpExchange:
 
 
 def _forget(watch: Context, driving: threading.RLock, owner: int) -> None:
-    """Close an exchange that its user dropped.
-
-    The garbage collector may run in a thread that holds the watch's lock. Then another thread closes, or it would wait
-    for itself.
-    """
+    """Close an exchange that its user dropped."""
+    # The garbage collector may run in a thread that holds the watch's lock. Then another thread closes, or it would
+    # wait for itself.
     if os.getpid() != owner or watch.shared.is_free():
         _close(watch, driving, owner)
     else:

@@ -22,41 +22,26 @@ from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.syscalls import MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, POLLOUT, errno, now_ns, wait
 
 DONE: Final = 0
-GO_ON: Final = 1
-"""Call again."""
-BROKEN: Final = 2
-"""The connection that ``state[SIDE]`` names ended, for the reason in ``state[ERROR]``."""
-SILENT: Final = 3
-"""Nothing happened for ``limit_ns``."""
-DAMAGED: Final = 4
-"""A chunk that came is damaged (``chunks``)."""
+GO_ON: Final = 1  # call again
+BROKEN: Final = 2  # the connection that `state[SIDE]` names ended, for the reason in `state[ERROR]`
+SILENT: Final = 3  # nothing happened for `limit_ns`
+DAMAGED: Final = 4  # a chunk that came is damaged (`chunks`)
 
 # Port.state, int64.
-SENDING: Final = 0
-"""Step of the sender."""
-SENT: Final = 1
-"""Octet of the vector up to which the sender has sent."""
-RECEIVING: Final = 2
-"""Step of the receiver; in a meeting: number of complete rounds."""
-RECEIVED: Final = 3
-"""Octet of the vector up to which the receiver has received."""
-REDUCED: Final = 4
-"""Octet up to which this rank has finished the block that it receives."""
-SENT_OCTETS: Final = 5
-"""Octets that a ring has sent since ``driver`` last set this to 0; likewise the next three."""
+SENDING: Final = 0  # step of the sender
+SENT: Final = 1  # octet of the vector up to which the sender has sent
+RECEIVING: Final = 2  # step of the receiver; in a meeting: number of complete rounds
+RECEIVED: Final = 3  # octet of the vector up to which the receiver has received
+REDUCED: Final = 4  # octet up to which this rank has finished the block that it receives
+SENT_OCTETS: Final = 5  # octets that a ring has sent since `driver` last set this to 0; likewise the next three
 ASLEEP_NS: Final = 6
 REDUCE_NS: Final = 7
 CODEC_NS: Final = 8
-QUIET_NS: Final = 9
-"""Time asleep since data last moved."""
-SIDE: Final = 10
-"""``OUT`` or ``IN``: which connection broke."""
-ERROR: Final = 11
-"""Error number; 0: the peer closed."""
-WANTED: Final = 12
-"""Sides that the round waits for: ``1 << OUT | 1 << IN``."""
-PATIENCE: Final = 13
-"""How long a gathering polls before it sleeps, in nanoseconds; kept from round to round."""
+QUIET_NS: Final = 9  # time asleep since data last moved
+SIDE: Final = 10  # `OUT` or `IN`: which connection broke
+ERROR: Final = 11  # error number; 0: the peer closed
+WANTED: Final = 12  # sides that the round waits for: `1 << OUT | 1 << IN`
+PATIENCE: Final = 13  # how long a gathering polls before it sleeps, in nanoseconds; kept from round to round
 STATE_FIELDS: Final = 14
 
 PATIENCE_NS: Final = 1_000_000
@@ -66,11 +51,9 @@ a shorter patience they would keep on sleeping, and never find out that polling 
 OUT: Final = 0
 IN: Final = 1
 
-NOT_ROUNDED: Final = -1
-"""In place of a codec id."""
+NOT_ROUNDED: Final = -1  # in place of a codec id
 
-NOTHING: Final = 0
-"""What one attempt to send or receive did; likewise the next three."""
+NOTHING: Final = 0  # what one attempt to send or receive did; likewise the next three
 MOVED: Final = 1
 REFUSED: Final = 2
 FAILED: Final = 3
@@ -85,17 +68,11 @@ _MIN: Final = int(Operation.MIN)
 
 
 class Port(NamedTuple):
-    """What a round works with; made once per communicator.
+    """What a round works with; made once per communicator."""
 
-    Attributes:
-        state: int64[STATE_FIELDS].
-        polled: int32[2, 2], a ``struct pollfd`` per side.
-        clock: int64[2] to work in.
-    """
-
-    state: Int64Array
-    polled: Int32Array
-    clock: Int64Array
+    state: Int64Array  # int64[STATE_FIELDS]
+    polled: Int32Array  # int32[2, 2], a `struct pollfd` per side
+    clock: Int64Array  # int64[2] to work in
 
 
 def make_port() -> Port:
@@ -128,13 +105,7 @@ def closed(state: Int64Array) -> int:
 def sleep(wanted_out: int, wanted_in: int, now: int, until_ns: int, limit_ns: int, port: Port) -> int:
     """Sleep until a connection is ready (``DONE``), the slice is over, or nothing has happened for too long.
 
-    Args:
-        wanted_out: descriptor to send to, or -1.
-        wanted_in: descriptor to receive from, or -1.
-        now: the time.
-        until_ns: end of the slice.
-        limit_ns: limit of silence.
-        port: the round's state.
+    A descriptor is -1 if nothing is wanted from that side.
     """
     state, polled = port.state, port.polled
     polled[OUT, 0], polled[OUT, 1] = wanted_out, POLLOUT

@@ -52,55 +52,35 @@ a busy process could take a slice of several milliseconds, though the peer is on
 
 
 class GatheringPlan(NamedTuple):
-    """A :class:`~netoffload.collectives.exchange.Gathering` in numbers.
+    """A :class:`~netoffload.collectives.exchange.Gathering` in numbers."""
 
-    Attributes:
-        said: uint8, as in ``Gathering``.
-        heard: uint8, likewise.
-        word_octets: likewise.
-        values: float32[ranks * n], the places.
-        words: uint32[ranks * n], the same memory.
-        result: float32, likewise.
-        spans: int64[ranks, 2], first float of each block, and the one after its last.
-        rounded_hops: uint8[ranks], 0 or 1.
-        rank: this rank.
-        operation: number of the operation.
-        codec_id: number of the codec that rounds, or ``NOT_ROUNDED``.
-        bound_k: its bound.
-    """
-
-    said: Uint8Array
-    heard: Uint8Array
-    word_octets: int
-    values: Float32Array
-    words: Uint32Array
-    result: Float32Array
-    spans: Int64Array
-    rounded_hops: Uint8Array
+    outgoing: Uint8Array  # uint8, as in `Gathering`
+    incoming: Uint8Array  # uint8, likewise
+    announcement_octets: int
+    values: Float32Array  # float32[ranks * n], the places
+    words: Uint32Array  # uint32[ranks * n], the same memory
+    result: Float32Array  # float32, likewise
+    spans: Int64Array  # int64[ranks, 2], first float of each block, and the one after its last
+    rounded_hops: Uint8Array  # uint8[ranks], 0 or 1
     rank: int
-    operation: int
-    codec_id: int
+    operation: int  # number of the operation
+    codec_id: int  # number of the codec that rounds, or `NOT_ROUNDED`
     bound_k: int
 
 
 @kernel
 def run_meeting(
-    pairs: Int64Array, slice_ns: int, limit_ns: int, ours: Uint8Array, heard: Uint8Array, port: Port
+    pairs: Int64Array, slice_ns: int, limit_ns: int, ours: Uint8Array, incoming: Uint8Array, port: Port
 ) -> int:
     """Send and receive announcements, round by round; the first round that receives another one than ``ours`` ends it.
 
-    Args:
-        pairs: int64[rounds, 2], descriptors to send to and to receive from.
-        slice_ns: as in :func:`~netoffload.transport.rounds.ring_loop.run_ring`.
-        limit_ns: likewise.
-        ours: uint8, this rank's announcement.
-        heard: uint8 of the same length, for the peer's announcement.
-        port: the meeting's state; at first all of ``state`` is zero except ``PATIENCE``.
+    ``pairs`` is int64[rounds, 2]: descriptors to send to and to receive from. ``incoming`` is as long as ``ours``. At
+    first all of ``port.state`` is zero except ``PATIENCE``.
     """
     until_ns = now_ns(port.clock) + slice_ns
     while port.state[RECEIVING] < pairs.shape[0]:
-        result = _converse(pairs, until_ns, limit_ns, ours, heard, ours.size, ours.size, port)
-        if result != DONE or not _agree(ours, heard, ours.size):
+        result = _exchange_round(pairs, until_ns, limit_ns, ours, incoming, ours.size, ours.size, port)
+        if result != DONE or not _agree(ours, incoming, ours.size):
             return result
     return DONE
 
@@ -109,26 +89,26 @@ def run_meeting(
 def run_gathering(pairs: Int64Array, slice_ns: int, limit_ns: int, plan: GatheringPlan, port: Port) -> int:
     """Meet, with all ranks' values behind the announcements, and reduce them; arguments as for :func:`run_meeting`."""
     until_ns = now_ns(port.clock) + slice_ns
-    word, block = plan.word_octets, 4 * plan.result.size
+    word, block = plan.announcement_octets, 4 * plan.result.size
     while port.state[RECEIVING] < pairs.shape[0]:
         filled = 1 << port.state[RECEIVING]
         length = word + min(filled, plan.spans.shape[0] - filled) * block
-        result = _converse(pairs, until_ns, limit_ns, plan.said, plan.heard, word, length, port)
-        if result != DONE or not _agree(plan.said, plan.heard, word):
+        result = _exchange_round(pairs, until_ns, limit_ns, plan.outgoing, plan.incoming, word, length, port)
+        if result != DONE or not _agree(plan.outgoing, plan.incoming, word):
             return result
-        target = np.int64(plan.said.ctypes.data) + word + filled * block
-        memcpy(target, np.int64(plan.heard.ctypes.data) + word, length - word)
+        target = np.int64(plan.outgoing.ctypes.data) + word + filled * block
+        memcpy(target, np.int64(plan.incoming.ctypes.data) + word, length - word)
     _add_up(plan, port)
     return DONE
 
 
 @inline_kernel
-def _converse(
+def _exchange_round(
     pairs: Int64Array,
     until_ns: int,
     limit_ns: int,
     ours: Uint8Array,
-    heard: Uint8Array,
+    incoming: Uint8Array,
     word: int,
     length: int,
     port: Port,
@@ -141,24 +121,24 @@ def _converse(
     ahead, behind = pairs[state[RECEIVING], OUT], pairs[state[RECEIVING], IN]
     waiting_ns = slept_ns = 0  # when the wait began; how much of it was sleep
     while True:
-        said = listened = NOTHING
+        pushed = pulled = NOTHING
         if state[SENT] < length:
             count = np.int64(send(ahead, np.int64(ours.ctypes.data) + state[SENT], length - state[SENT], FLAGS))
-            said = failure(OUT, state) if count < 0 else MOVED
+            pushed = failure(OUT, state) if count < 0 else MOVED
             state[SENT] += max(count, 0)
         if state[RECEIVED] < length:
-            at = np.int64(heard.ctypes.data) + state[RECEIVED]
+            at = np.int64(incoming.ctypes.data) + state[RECEIVED]
             count = np.int64(recv(behind, at, length - state[RECEIVED], FLAGS))
-            listened = failure(IN, state) if count < 0 else MOVED if count else closed(state)
+            pulled = failure(IN, state) if count < 0 else MOVED if count else closed(state)
             state[RECEIVED] += max(count, 0)
-        if said == FAILED or listened == FAILED:
+        if pushed == FAILED or pulled == FAILED:
             return BROKEN
-        if said == MOVED or listened == MOVED:
+        if pushed == MOVED or pulled == MOVED:
             state[QUIET_NS] = 0
             if waiting_ns:
                 _learn_patience(now_ns(port.clock) - waiting_ns, slept_ns, is_patient, state)
                 waiting_ns = slept_ns = 0
-            is_other = state[SENT] >= word and state[RECEIVED] >= word and not _agree(ours, heard, word)
+            is_other = state[SENT] >= word and state[RECEIVED] >= word and not _agree(ours, incoming, word)
             if is_other or (state[SENT] == length and state[RECEIVED] == length):
                 state[RECEIVING] += 1
                 state[SENT] = state[RECEIVED] = 0
@@ -170,7 +150,7 @@ def _converse(
             if now - waiting_ns > ALONE_NS:
                 sched_yield()
             continue
-        wanted_out = ahead if said == REFUSED else -1
+        wanted_out = ahead if pushed == REFUSED else -1
         wanted_in = behind if state[RECEIVED] < length else -1
         result = sleep(wanted_out, wanted_in, now, until_ns, limit_ns, port)
         slept_ns += now_ns(port.clock) - now
@@ -191,10 +171,10 @@ def _learn_patience(waited_ns: int, slept_ns: int, is_patient: bool, state: Int6
 
 
 @inline_kernel
-def _agree(ours: Uint8Array, heard: Uint8Array, word: int) -> bool:
+def _agree(ours: Uint8Array, incoming: Uint8Array, word: int) -> bool:
     differ = 0
     for index in range(word):
-        differ |= ours[index] ^ heard[index]
+        differ |= ours[index] ^ incoming[index]
     return differ == 0
 
 

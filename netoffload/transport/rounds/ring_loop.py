@@ -1,20 +1,26 @@
-"""Rings as one compiled function; ``loop_port`` says what it has in common with meetings.
+"""Rings as compiled functions; ``loop_port`` says what they have in common with meetings.
 
-It does what ``_Round`` in :mod:`netoffload.collectives.ring` does channel by channel, which is its oracle. A step moves
-at most one piece in each direction, so that neither can starve the other nor the end of the slice.
+They do what ``_Round`` in :mod:`netoffload.collectives.ring` does channel by channel, which is their oracle. A step
+moves at most one piece in each direction, so that neither can starve the other nor the end of the slice.
+
+There are two: over connections that carry float32, and over those on which the ranks code (``chunks``). The latter
+encodes a chunk when the one before has left, and decodes and combines one while the next one is on the way. The
+kernel's socket buffers hold several chunks of either direction, so a wire slower than the codec never waits for it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from netoffload.compiled.arrays import Float32Array, Int64Array, Uint32Array
+from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uint32Array
 from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import copy_octets
 from netoffload.compiled.syscalls import now_ns, recv, send
 from netoffload.transport.rounds.loop_port import (
     BROKEN,
+    DAMAGED,
     DONE,
     FAILED,
     FLAGS,
@@ -41,33 +47,52 @@ from netoffload.transport.rounds.loop_port import (
     round_floats,
     sleep,
 )
+from netoffload.transport.wiring.chunks import (
+    CODED_NS,
+    IN_AT,
+    IN_END,
+    OUT_AT,
+    OUT_END,
+    OUT_FLOATS,
+    Coding,
+    count_received,
+    count_sent,
+    pack,
+    unpack,
+)
+
+_SPOILT = FAILED + 1  # result of an attempt to receive: a chunk is damaged
 
 
 class RingPlan(NamedTuple):
-    """A :class:`~netoffload.collectives.exchange.RingRound` in numbers.
+    """A :class:`~netoffload.collectives.exchange.RingRound` in numbers."""
 
-    Attributes:
-        values: float32[n].
-        words: uint32[n], the same memory.
-        staged: float32, one chunk.
-        walk: int64[steps + 1, 2], first octet of each span, and the one after its last.
-        reducing: as in ``RingRound``.
-        operation: as in ``RingRound``.
-        codec_id: number of the codec that rounds, or ``NOT_ROUNDED``.
-        bound_k: its bound.
-    """
-
-    values: Float32Array
-    words: Uint32Array
-    staged: Float32Array
-    walk: Int64Array
+    values: Float32Array  # float32[n]
+    words: Uint32Array  # uint32[n], the same memory
+    staged: Float32Array  # float32, one chunk
+    walk: Int64Array  # int64[steps + 1, 2], first octet of each span, and the one after its last
     reducing: int
     operation: int
-    codec_id: int
+    codec_id: int  # number of the codec that rounds, or `NOT_ROUNDED`
     bound_k: int
 
 
-def begin(plan: RingPlan, port: Port) -> None:
+class CodedRingPlan(NamedTuple):
+    """A :class:`~netoffload.collectives.exchange.RingRound` in numbers. Positions in ``Port.state`` count floats."""
+
+    values: Float32Array  # float32[n]
+    words: Uint32Array  # uint32[n], the same memory
+    octets: Uint8Array  # uint8[4 n], the same memory
+    walk: Int64Array  # int64[steps + 1, 2], first float of each span, and the one after its last
+    reducing: int
+    operation: int
+    is_owner: bool  # whether the last reducing step rounds its result
+    chunk_floats: int  # floats that are coded at a time, up to `CODED_FLOATS`
+    codec_id: int  # number of the codec
+    bound_k: int
+
+
+def begin(plan: RingPlan | CodedRingPlan, port: Port) -> None:
     """Set ``port`` to the beginning of a ring. Not compiled: a compiled call would wait for the lock once more."""
     port.state[:PATIENCE] = 0
     port.state[SENT] = plan.walk[0, 0]
@@ -78,33 +103,32 @@ def begin(plan: RingPlan, port: Port) -> None:
 def run_ring(outward: int, inward: int, slice_ns: int, limit_ns: int, plan: RingPlan, port: Port) -> int:
     """Carry the ring out until it is done, an error occurs, or the slice is over; return which.
 
-    Args:
-        outward: non-blocking descriptor of the connection to the right neighbour.
-        inward: descriptor of the connection from the left neighbour; may be the same.
-        slice_ns: time after which to return ``GO_ON``.
-        limit_ns: sleep without any event after which to return ``SILENT``.
-        plan: what to do; the same in every call.
-        port: the state that the calls of one ring share; see :func:`begin`.
+    Descriptors are non-blocking, and may be the same. Sleep of ``limit_ns`` without any event gives ``SILENT``. The
+    calls of one ring share plan and port (:func:`begin`).
     """
     state, steps = port.state, plan.walk.shape[0] - 1
     until_ns = now_ns(port.clock) + slice_ns
     while state[SENDING] < steps or state[RECEIVING] < steps:
         pushed = _push(outward, plan, steps, state)
         pulled = _pull(inward, plan, steps, port)
-        if pushed == FAILED or pulled == FAILED:
-            return BROKEN
-        now = now_ns(port.clock)
-        if pushed == MOVED or pulled == MOVED:
-            state[QUIET_NS] = 0
-            if now >= until_ns:
-                return GO_ON
-            continue
-        wanted_out = outward if pushed == REFUSED else -1
-        wanted_in = inward if state[RECEIVING] < steps else -1
-        result = sleep(wanted_out, wanted_in, now, until_ns, limit_ns, port)
+        result = _after(pushed, pulled, outward, inward if state[RECEIVING] < steps else -1, until_ns, limit_ns, port)
         if result != DONE:
             return result
     return DONE
+
+
+@inline_kernel
+def _after(pushed: int, pulled: int, outward: int, wanted_in: int, until_ns: int, limit_ns: int, port: Port) -> int:
+    """Return what an attempt in each direction means: ``DONE`` is to try again, after a sleep if nothing moved."""
+    if pushed == FAILED or pulled == FAILED:
+        return BROKEN
+    if pulled == _SPOILT:
+        return DAMAGED
+    now = now_ns(port.clock)
+    if pushed == MOVED or pulled == MOVED:
+        port.state[QUIET_NS] = 0
+        return GO_ON if now >= until_ns else DONE
+    return sleep(outward if pushed == REFUSED else -1, wanted_in, now, until_ns, limit_ns, port)
 
 
 @inline_kernel
@@ -183,3 +207,109 @@ def _reduce(plan: RingPlan, first: int, last: int, port: Port) -> None:
     port.state[REDUCE_NS] += now_ns(port.clock) - start_ns
     if plan.codec_id != NOT_ROUNDED and port.state[RECEIVING] == plan.reducing - 1:
         round_floats(plan, first, last, port)
+
+
+@kernel
+def run_coded_ring(
+    outward: int,
+    inward: int,
+    slice_ns: int,
+    limit_ns: int,
+    plan: CodedRingPlan,
+    outgoing: Coding,
+    incoming: Coding,
+    port: Port,
+) -> int:
+    """Carry the ring out; arguments as for ``run_ring`` in ``ring_loop``, and both codings."""
+    state, steps = port.state, plan.walk.shape[0] - 1
+    until_ns = now_ns(port.clock) + slice_ns
+    while state[SENDING] < steps or state[RECEIVING] < steps:
+        pushed = _push_coded(outward, plan, outgoing, steps, port)
+        pulled = _pull_coded(inward, plan, incoming, steps, port)
+        result = _after(pushed, pulled, outward, inward if state[RECEIVING] < steps else -1, until_ns, limit_ns, port)
+        if result != DONE:
+            return result
+    return DONE
+
+
+@inline_kernel
+def _push_coded(outward: int, plan: CodedRingPlan, coding: Coding, steps: int, port: Port) -> int:
+    """Encode a chunk if none is under way, and send once as much of it as fits."""
+    state, chunk = port.state, coding.state
+    if chunk[OUT_FLOATS] == 0:
+        moved = NOTHING
+        while state[SENDING] < steps and state[SENT] == plan.walk[state[SENDING], 1]:
+            state[SENDING] += 1
+            state[SENT] = plan.walk[state[SENDING], 0]
+            moved = MOVED  # perhaps that was the last step, and then there is nothing to sleep for
+        if state[SENDING] == steps:
+            return moved
+        count = min(_ready_until_coded(plan, state) - state[SENT], plan.chunk_floats)
+        if count <= 0:
+            return moved
+        start_ns = now_ns(port.clock)
+        pack(coding, plan.octets, 4 * state[SENT], count)
+        chunk[CODED_NS] += now_ns(port.clock) - start_ns
+        state[SENT] += count
+    at = np.int64(coding.outgoing.ctypes.data) + chunk[OUT_AT]
+    sent = np.int64(send(outward, at, chunk[OUT_END] - chunk[OUT_AT], FLAGS))
+    if sent < 0:
+        return failure(OUT, state)
+    state[SENT_OCTETS] += 4 * count_sent(coding, sent)
+    return MOVED
+
+
+@inline_kernel
+def _ready_until_coded(plan: CodedRingPlan, state: Int64Array) -> Any:
+    """Return the float up to which the sender's block may be sent: as far as the receiver has finished it."""
+    if state[SENDING] <= state[RECEIVING]:
+        return plan.walk[state[SENDING], 1]
+    return state[REDUCED] if state[SENDING] == state[RECEIVING] + 1 else state[SENT]
+
+
+@inline_kernel
+def _pull_coded(inward: int, plan: CodedRingPlan, coding: Coding, steps: int, port: Port) -> int:
+    """Receive once; decode, combine and round once a whole chunk is there."""
+    state, chunk = port.state, coding.state
+    if state[RECEIVING] >= steps:
+        return NOTHING
+    stop = plan.walk[state[RECEIVING] + 1, 1]
+    if state[REDUCED] < stop:
+        at = np.int64(coding.incoming.ctypes.data) + chunk[IN_AT]
+        count = np.int64(recv(inward, at, chunk[IN_END] - chunk[IN_AT], FLAGS))
+        if count <= 0:
+            return failure(IN, state) if count < 0 else closed(state)
+        floats = count_received(coding, count, stop - state[REDUCED])
+        if floats < 0 or (floats > 0 and not _take(plan, coding, floats, port)):
+            return _SPOILT
+    if state[REDUCED] == stop:
+        state[RECEIVING] += 1
+        if state[RECEIVING] < steps:
+            state[REDUCED] = plan.walk[state[RECEIVING] + 1, 0]
+    return MOVED
+
+
+@inline_kernel
+def _take(plan: CodedRingPlan, coding: Coding, floats: int, port: Port) -> bool:
+    """Decode a whole chunk into the vector; if this step reduces, combine it with the values there."""
+    state, decoded = port.state, coding.decoded
+    first, last = state[REDUCED], state[REDUCED] + floats
+    is_reducing = state[RECEIVING] < plan.reducing
+    start_ns = now_ns(port.clock)
+    if is_reducing or floats % 8:  # decoding writes whole bursts, and the last one could run past the chunk's place
+        is_good = unpack(coding, decoded.view(np.uint8), 0)
+    else:
+        is_good = unpack(coding, plan.octets, 4 * first)
+    decoded_ns = now_ns(port.clock)
+    coding.state[CODED_NS] += decoded_ns - start_ns
+    if not is_good:
+        return False
+    if is_reducing:
+        combine(plan.operation, plan.values[first:last], decoded[:floats])
+        port.state[REDUCE_NS] += now_ns(port.clock) - decoded_ns
+        if plan.is_owner and state[RECEIVING] == plan.reducing - 1:
+            round_floats(plan, first, last, port)
+    elif floats % 8:
+        copy_octets(decoded.view(np.uint8), 0, plan.octets, 4 * first, 4 * floats)
+    state[REDUCED] = last
+    return True

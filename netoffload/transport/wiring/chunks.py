@@ -14,7 +14,7 @@ The header has its own checksum, because a receiver must trust the length before
 it would wait for octets that the peer never sends. The receiver also checks that the chunk fits into its buffer. So a
 damaged chunk gives a :class:`Fault`, and nothing is read or written past a buffer.
 
-A :class:`Coding` holds the buffers of one connection, for both directions. Compiled code (``coded_ring_loop``) and
+A :class:`Coding` holds the buffers of one connection, for both directions. Compiled code (``ring_loop``) and
 Python (``coded_socket``) both go on where its ``state`` says.
 
 This file is compiled into others, so ``netoffload.compiled.jit`` has it in the digest of its cache.
@@ -43,24 +43,15 @@ _PAYLOAD_CRC_AT: Final = 8
 _HEADER_CRC_AT: Final = 12
 
 # Coding.state, int64.
-OUT_AT: Final = 0
-"""Octets already sent of the outgoing chunk."""
-OUT_END: Final = 1
-"""Length of the outgoing chunk with its header."""
-OUT_FLOATS: Final = 2
-"""Floats of the outgoing chunk; 0: there is none."""
-IN_AT: Final = 3
-"""Octets already received of the incoming chunk."""
-IN_END: Final = 4
-"""Length of the incoming chunk with its header; the header's length until that is complete."""
-IN_FLOATS: Final = 5
-"""Floats of the incoming chunk; 0: not known yet."""
-SAVED_OCTETS: Final = 6
-"""Octets saved so far: those of the floats sent, less those of their chunks with headers."""
-CODED_NS: Final = 7
-"""Time spent on encoding and decoding so far."""
-FAULT: Final = 8
-"""A :class:`Fault`."""
+OUT_AT: Final = 0  # octets already sent of the outgoing chunk
+OUT_END: Final = 1  # length of the outgoing chunk with its header
+OUT_FLOATS: Final = 2  # floats of the outgoing chunk; 0: there is none
+IN_AT: Final = 3  # octets already received of the incoming chunk
+IN_END: Final = 4  # length of the incoming chunk with its header; the header's length until that is complete
+IN_FLOATS: Final = 5  # floats of the incoming chunk; 0: not known yet
+SAVED_OCTETS: Final = 6  # octets saved so far: those of the floats sent, less those of their chunks with headers
+CODED_NS: Final = 7  # time spent on encoding and decoding so far
+FAULT: Final = 8  # a `Fault`
 _STATE_FIELDS: Final = 9
 
 
@@ -91,24 +82,15 @@ _CODE: Final = int(Fault.CODE)
 
 
 class Coding(NamedTuple):
-    """The buffers and the state of one connection.
+    """The buffers and the state of one connection."""
 
-    Attributes:
-        codec_id: number of the codec.
-        bound_k: its bound.
-        outgoing: uint8, the outgoing chunk.
-        incoming: uint8, the incoming chunk.
-        decoded: float32, a decoded chunk that is not decoded directly into its vector.
-        state: int64[9]; see the constants.
-        classes: int64[4], floats sent, by the octets that each took (0, 1, 2, 4); codecs without tags count none.
-    """
-
-    codec_id: int
+    codec_id: int  # number of the codec
     bound_k: int
-    outgoing: Uint8Array
-    incoming: Uint8Array
-    decoded: Float32Array
-    state: Int64Array
+    outgoing: Uint8Array  # uint8, the outgoing chunk
+    incoming: Uint8Array  # uint8, the incoming chunk
+    decoded: Float32Array  # float32, a decoded chunk that is not decoded directly into its vector
+    state: Int64Array  # int64[9]; see the constants
+    # Int64[4], floats sent, by the octets that each took (0, 1, 2, 4); codecs without tags count none.
     classes: Int64Array
 
 
@@ -162,15 +144,10 @@ def count_sent(coding: Coding, octets: Any) -> Any:
 
 @kernel
 def count_received(coding: Coding, octets: Any, room: Any) -> Any:
-    """Note that ``octets`` more of the chunk have come.
+    """Note that ``octets`` more of the chunk have come, at most ``IN_END - IN_AT``.
 
-    Args:
-        coding: the connection's buffers.
-        octets: at most ``IN_END - IN_AT``.
-        room: most floats that the chunk may have.
-
-    Returns:
-        The floats of the chunk if it is whole (call :func:`unpack` next), else 0. Negative: ``FAULT`` says why.
+    Return the floats of the chunk, at most ``room``, if it is whole (call :func:`unpack` next), else 0. Negative:
+    ``FAULT`` says why.
     """
     octets_in, state = coding.incoming, coding.state
     state[IN_AT] += octets

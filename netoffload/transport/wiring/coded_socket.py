@@ -23,15 +23,10 @@ if TYPE_CHECKING:
 
 
 class CodedSocket(socket.socket):
-    """One rank's end of a connection on which both ends code. Non-blocking; float32 only, by one thread at a time.
+    """One rank's end of a connection on which both ends code. Non-blocking; float32 only, by one thread at a time."""
 
-    Attributes:
-        coding: the connection's buffers and state.
-        peer: rank at the other end.
-    """
-
-    coding: chunks.Coding
-    peer: int
+    coding: chunks.Coding  # the connection's buffers and state
+    peer: int  # rank at the other end
     _rest: memoryview
 
     @classmethod
@@ -62,8 +57,7 @@ class CodedSocket(socket.socket):
     def send(self, data: ReadableBuffer, flags: int = 0) -> int:
         """Send a prefix of ``data``, one whole chunk; return its length in octets.
 
-        Raises:
-            BlockingIOError: the chunk could not be sent whole now. The next ``data`` must begin with the same floats.
+        After a BlockingIOError the next ``data`` must begin with the same floats: a part of their chunk may have left.
         """
         coding = self.coding
         if not coding.state[chunks.OUT_FLOATS]:
@@ -77,12 +71,7 @@ class CodedSocket(socket.socket):
                 return int(floats) * FLOAT_OCTETS
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
-        """Fill a prefix of ``buffer`` with floats; return its length in octets, 0 at the end of the stream.
-
-        Raises:
-            BlockingIOError: no whole chunk has come yet.
-            CollectiveError: a chunk is damaged.
-        """
+        """Fill a prefix of ``buffer`` with floats; return its length in octets, 0 at the end of the stream."""
         into = memoryview(buffer)
         if not self._rest:
             coding = self.coding

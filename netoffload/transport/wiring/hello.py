@@ -7,11 +7,8 @@ All ranks of a meeting share a secret, made of the tokens in their offers. A con
     knows the other end  ◄──  ANSWER: nonce b, MAC(answer, ranks, lane, b, a)
     PROOF:  nonce a, MAC(proof, ranks, lane, a, b) ──►    knows the other end: a recorded call has no proof for b
 
-The MAC is keyed BLAKE2b of 128 bits. Nothing after it is signed or encrypted: whoever can change the octets of a
-connection can speak for a rank.
-
-The floats of a hello are four powers of two, which every codec leaves exact. A NIC judges a tagged connection by its
-first kilobyte, so a hello is longer than that: a rank's first data may be shorter.
+Nothing after them is signed or encrypted. The floats of a hello are four powers of two, which every codec leaves exact.
+A NIC judges a tagged connection by its first kilobyte, so a hello is longer: a rank's first data may be shorter.
 """
 
 from __future__ import annotations
@@ -56,38 +53,24 @@ class Step(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Hello:
-    """One of the three hellos.
-
-    Attributes:
-        step: which one.
-        rank: the sender.
-        to: the receiver.
-        lane: what the connection is for.
-        context: number of the context that the connection belongs to.
-        nonce: random octets of the sender, new for each connection.
-        mac: proof that the sender knows the secret, and what the other end said last.
-    """
+    """One of the three hellos."""
 
     step: Step
-    rank: int
-    to: int
-    lane: Lane
-    context: int = EVERY
+    rank: int  # the sender
+    to: int  # the receiver
+    lane: Lane  # what the connection is for
+    context: int = EVERY  # number of the context that the connection belongs to
+    # Random octets of the sender, new for each connection.
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_OCTETS))
-    mac: bytes = bytes(_MAC_OCTETS)
+    mac: bytes = bytes(_MAC_OCTETS)  # proof that the sender knows the secret, and what the other end said last
 
-    def sealed(self, secret: bytes, heard: bytes = b"") -> Hello:
-        """Return the hello with its MAC.
+    def sealed(self, secret: bytes, peer_nonce: bytes = b"") -> Hello:
+        """Return the hello with its MAC; ``peer_nonce`` is the other end's nonce, empty in a call."""
+        return replace(self, mac=self._mac(secret, peer_nonce))
 
-        Args:
-            secret: the meeting's.
-            heard: nonce of the other end; empty in a call.
-        """
-        return replace(self, mac=self._mac(secret, heard))
-
-    def is_sealed(self, secret: bytes, heard: bytes = b"") -> bool:
+    def is_sealed(self, secret: bytes, peer_nonce: bytes = b"") -> bool:
         """Return whether the MAC is right; arguments as for :meth:`sealed`."""
-        return hmac.compare_digest(self.mac, self._mac(secret, heard))
+        return hmac.compare_digest(self.mac, self._mac(secret, peer_nonce))
 
     def answers(self, other: Hello, step: Step) -> bool:
         """Return whether this is hello number ``step`` from the rank that got ``other``, about the same connection."""
@@ -118,6 +101,6 @@ class Hello:
     def _facts(self) -> bytes:
         return _FACTS.pack(_MAGIC, self.step, self.rank, self.to, self.lane, self.context, self.nonce)
 
-    def _mac(self, secret: bytes, heard: bytes) -> bytes:
-        facts = self._facts() + heard
+    def _mac(self, secret: bytes, peer_nonce: bytes) -> bytes:
+        facts = self._facts() + peer_nonce
         return hashlib.blake2b(facts, digest_size=_MAC_OCTETS, key=secret, person=b"netoffload-hello").digest()

@@ -1,15 +1,13 @@
 """How two ranks get a connection: who connects to whom, and how they come to know each other.
 
-All ranks know each other's ports (``lanes``). Of two ranks the higher one connects, so a pair never makes a
-connection twice. A lower rank that wants the first connection *knocks*: it connects and says who it is, and the higher
-rank connects back, which ends the knock. A knock that ends without a connection back reached a rank that is closing.
-For all further lanes the lower rank asks over the control lane.
+Of two ranks the higher one connects, so a pair never makes a connection twice. A lower rank that wants the first
+connection *knocks*: it connects and says who it is, and the higher rank connects back, which ends the knock. A knock
+that ends without a connection back reached a rank that is closing. For further lanes the lower rank asks over the
+control lane.
 
 Both ends begin with hellos (``hello``). Until a connection's first hello is right, it may be a stranger's. A rank keeps
 the newest ``STRANGERS_MAX`` of them, and a few descriptors in reserve, so strangers cannot take the last ones. A rank
 whose connection ends before it was answered was perhaps taken for a stranger, and connects again.
-
-Ranks of one network namespace connect their untagged lanes without TCP (``nearby``).
 
 Nothing here blocks. The watch calls :meth:`Joiner.serve` when a socket is ready.
 """
@@ -36,17 +34,13 @@ T = TypeVar("T")
 _BIND_ADDRESS_NO_PORT: Final = 24
 """``IP_BIND_ADDRESS_NO_PORT``, linux/in.h: ``connect`` chooses the port, and only for its destination."""
 
-STRANGERS_MAX: Final = 64
-"""Most connections that have not said a right hello; the oldest is closed for a new one."""
+STRANGERS_MAX: Final = 64  # most connections that have not said a right hello; the oldest is closed for a new one
 
-RESERVE: Final = 4
-"""File descriptors kept for connections of ranks."""
+RESERVE: Final = 4  # file descriptors kept for connections of ranks
 
-ACCEPTS_MAX: Final = 256
-"""Most connections that are taken before other sockets have their turn."""
+ACCEPTS_MAX: Final = 256  # most connections that are taken before other sockets have their turn
 
-LIVES: Final = b"\0"
-"""What a rank that ends sends to whom it does not know."""
+LIVES: Final = b"\0"  # what a rank that ends sends to whom it does not know
 
 TRIES_MAX: Final = 8
 AGAIN_S: Final = 0.01
@@ -85,17 +79,13 @@ class _Opening:
 
     conn: socket.socket
     deadline_s: float
-    key: Key | None = None
-    """None until the end that connected has said a right hello."""
-    source: str = ""
-    """Where an accepted connection comes from; "": this rank made the connection."""
+    key: Key | None = None  # None until the end that connected has said a right hello
+    source: str = ""  # where an accepted connection comes from; "": this rank made the connection
     tries: int = 1
     is_connected: bool = False
-    said: Hello | None = None
-    """This end's latest hello."""
-    is_answered: bool = False
-    """Whether this end connected, and knows the other one."""
-    heard: bytearray = field(default_factory=bytearray)
+    sent: Hello | None = None  # this end's latest hello
+    is_answered: bool = False  # whether this end connected, and knows the other one
+    received: bytearray = field(default_factory=bytearray)
 
 
 @dataclass(frozen=True)
@@ -109,39 +99,29 @@ class _Again:
 
 
 class Joiner:
-    """Makes one rank's connections.
-
-    Args:
-        rank: this rank.
-        offers: the offers of all ranks, in rank order.
-        listeners: this rank's listeners, whose ports are in its offer; :meth:`close` closes them.
-        tos: ToS of tagged connections; 0: no connection is tagged.
-        timeout_s: limit for making a connection.
-    """
+    """Makes one rank's connections. :meth:`close` closes ``listeners``. With ``tos`` 0 no connection is tagged."""
 
     def __init__(
         self, rank: int, offers: Sequence[Offer], listeners: Listeners, tos: int = Marking.tos, timeout_s: float = 30.0
     ) -> None:
-        """Make no connection yet."""
         self._rank = rank
         self._offers = offers
         self._secret = secret_of(offer.token for offer in offers)
         self._tos = tos
         self._timeout_s = timeout_s
-        self._opening: dict[int, _Opening] = {}
-        """By descriptor, the oldest first."""
+        self._opening: dict[int, _Opening] = {}  # by descriptor, the oldest first
         self._again: list[_Again] = []
         self._knocks: dict[int, socket.socket] = {}
         self._events: list[Event] = []
         self._is_deaf = False
-        self._doors = list(listeners.sockets.values())
+        self._listeners = list(listeners.sockets.values())
         self._reserve: list[int] = []
-        if self._doors:
+        if self._listeners:
             with contextlib.suppress(OSError):  # TCP serves instead
-                self._doors.append(nearby.listen(offers[rank].token))
+                self._listeners.append(nearby.listen(offers[rank].token))
             self._fill_reserve()
-        for door in self._doors:
-            door.setblocking(False)
+        for listener in self._listeners:
+            listener.setblocking(False)
 
     def begin(self, key: Key) -> None:
         """Begin to connect to a lower rank, or to knock at a higher one."""
@@ -183,7 +163,7 @@ class Joiner:
         """Return what to wait for: descriptor -> events of poll(2)."""
         wanted = {fd: select.POLLIN if one.is_connected else select.POLLOUT for fd, one in self._opening.items()}
         if not self._is_deaf:
-            wanted |= {door.fileno(): select.POLLIN for door in self._doors}
+            wanted |= {listener.fileno(): select.POLLIN for listener in self._listeners}
         return wanted
 
     def deadline_s(self) -> float:
@@ -199,9 +179,9 @@ class Joiner:
                 self._attempt(one)
             elif now_s > one.deadline_s:
                 self._end(one, TimeoutError(errno.ETIMEDOUT, "timed out"))
-        for door in self._doors:
-            if door.fileno() in ready:
-                self._accept(door)
+        for listener in self._listeners:
+            if listener.fileno() in ready:
+                self._accept(listener)
         for again in [one for one in self._again if one.when_s <= now_s]:
             self._again.remove(again)
             self._begin(again.key, again.deadline_s, again.tries)
@@ -215,18 +195,16 @@ class Joiner:
             conn.close()
 
     def close(self, farewell: bytes) -> None:
-        """Close the listeners, and the connections that do not stand yet.
-
-        A control lane may stand at its other end already, so it is sent ``farewell``. Who has not spoken may be a rank
-        that probes whether this one lives (``links``), and gets an octet.
-        """
-        for door in self._doors:
+        """Close the listeners, and the connections that do not stand yet."""
+        for listener in self._listeners:
             if farewell:  # else this is a fork, and its parent accepts
-                self._accept(door)  # the kernel resets what it finds waiting, as it does for a dead process
-            door.close()
+                self._accept(listener)  # the kernel resets what it finds waiting, as it does for a dead process
+            listener.close()
         for peer in list(self._knocks):
             self.end_knock(peer)
         for one in list(self._opening.values()):
+            # A control lane may stand at its other end already. Who has not spoken may be a rank that probes whether
+            # this one lives (`links`).
             is_control = one.source != "" and one.key is not None and one.key.lane is Lane.CONTROL
             if farewell and (is_control or one.key is None):
                 with contextlib.suppress(OSError):
@@ -237,12 +215,12 @@ class Joiner:
         while self._reserve:
             os.close(self._reserve.pop())
 
-    def _accept(self, door: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
             for _ in range(ACCEPTS_MAX):
-                conn, address = self._with_room(door.accept)
+                conn, address = self._with_room(listener.accept)
                 conn.setblocking(False)
-                if door.family == socket.AF_UNIX and not nearby.is_trusted(conn):
+                if listener.family == socket.AF_UNIX and not nearby.is_trusted(conn):
                     conn.close()
                     continue
                 deadline_s = time.monotonic() + self._timeout_s
@@ -309,23 +287,23 @@ class Joiner:
             self._call(one)
             return
         try:
-            octets = one.conn.recv(HELLO_OCTETS - len(one.heard))
+            octets = one.conn.recv(HELLO_OCTETS - len(one.received))
         except BlockingIOError:
             return
         if not octets:
             raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
-        one.heard += octets
-        if len(one.heard) < HELLO_OCTETS:
+        one.received += octets
+        if len(one.received) < HELLO_OCTETS:
             return
-        hello = Hello.from_octets(one.heard)
-        one.heard.clear()
+        hello = Hello.from_octets(one.received)
+        one.received.clear()
         if hello is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "another program listens there")
-        if one.said is None:
+        if one.sent is None:
             self._answer(one, hello)
         elif one.source == "":
-            self._prove(one, hello, one.said)
-        elif hello.answers(one.said, Step.PROOF) and hello.is_sealed(self._secret, one.said.nonce):
+            self._prove(one, hello, one.sent)
+        elif hello.answers(one.sent, Step.PROOF) and hello.is_sealed(self._secret, one.sent.nonce):
             self._let_in(one, hello)
         else:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "it did not prove who it is")
@@ -336,7 +314,7 @@ class Joiner:
             raise OSError(number, os.strerror(number))
         assert one.key is not None
         with contextlib.suppress(BlockingIOError):  # poll spoke of an older socket with the same descriptor
-            self._say(one, Hello(Step.CALL, self._rank, one.key.peer, one.key.lane, one.key.context))
+            self._send_hello(one, Hello(Step.CALL, self._rank, one.key.peer, one.key.lane, one.key.context))
             one.is_connected = True
 
     def _answer(self, one: _Opening, hello: Hello) -> None:
@@ -350,15 +328,15 @@ class Joiner:
         is_there = one.source == address or (is_near and self._with_room(lambda: nearby.is_here(address)))
         if not is_there or (hello.rank < self._rank and hello.lane is not Lane.CONTROL):
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"that is not rank {hello.rank}")
-        self._say(one, Hello(Step.ANSWER, self._rank, hello.rank, hello.lane, hello.context), hello.nonce)
+        self._send_hello(one, Hello(Step.ANSWER, self._rank, hello.rank, hello.lane, hello.context), hello.nonce)
 
-    def _prove(self, one: _Opening, hello: Hello, said: Hello) -> None:
+    def _prove(self, one: _Opening, hello: Hello, sent: Hello) -> None:
         """Check an answer, and prove that this is no recorded call; unless it is a knock, the connection stands."""
-        if one.is_answered or not hello.answers(said, Step.ANSWER) or not hello.is_sealed(self._secret, said.nonce):
+        if one.is_answered or not hello.answers(sent, Step.ANSWER) or not hello.is_sealed(self._secret, sent.nonce):
             raise ConnectionRefusedError(errno.ECONNREFUSED, "another program listens there")
         one.is_answered = True
-        self._say(one, Hello(Step.PROOF, self._rank, said.to, said.lane, said.context, said.nonce), hello.nonce)
-        if said.to < self._rank:
+        self._send_hello(one, Hello(Step.PROOF, self._rank, sent.to, sent.lane, sent.context, sent.nonce), hello.nonce)
+        if sent.to < self._rank:
             self._stand(one)
 
     def _let_in(self, one: _Opening, hello: Hello) -> None:
@@ -371,9 +349,9 @@ class Joiner:
         self._knocks[hello.rank] = one.conn
         self._events.append(Knocked(hello.rank))
 
-    def _say(self, one: _Opening, hello: Hello, heard: bytes = b"") -> None:
-        one.said = hello.sealed(self._secret, heard)
-        octets = one.said.to_octets()
+    def _send_hello(self, one: _Opening, hello: Hello, peer_nonce: bytes = b"") -> None:
+        one.sent = hello.sealed(self._secret, peer_nonce)
+        octets = one.sent.to_octets()
         if one.conn.send(octets) < len(octets):  # among the first octets of a connection: its send buffer has room
             raise OSError(errno.ENOBUFS, "the kernel has no room for the first kilobytes")
 

@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 from netoffload.config import format_ports
 from netoffload.transport.rendezvous.agreement import Marking
 
-EVERY: Final = 0
-"""In place of a context number: all contexts, or a connection that they share."""
+EVERY: Final = 0  # in place of a context number: all contexts, or a connection that they share
 
 
 class Lane(enum.IntEnum):
@@ -32,8 +31,7 @@ class Lane(enum.IntEnum):
 
 TAGGED_LANES = (Lane.TAGGED, Lane.MESSAGES)
 
-CALL_LANES = (Lane.UNTAGGED, Lane.TAGGED)
-"""The lanes of collectives."""
+CALL_LANES = (Lane.UNTAGGED, Lane.TAGGED)  # the lanes of collectives
 
 
 class Key(NamedTuple):
@@ -60,18 +58,13 @@ BACKLOG: Final = 1024
 
 @dataclass(frozen=True, eq=False)
 class Connection:
-    """A connection that stands; non-blocking.
-
-    Attributes:
-        conn: the socket.
-        own: address and port of this end, as in the NIC's flow table. They are kept here because the kernel forgets
-            them when the connection ends. A connection within the host has none.
-        other: address and port of the other end, likewise.
-    """
+    """A connection that stands; non-blocking."""
 
     conn: socket.socket
+    # Address and port of this end, as in the NIC's flow table. They are kept here because the kernel forgets them when
+    # the connection ends. A connection within the host has none.
     own: tuple[str, int] = ("", 0)
-    other: tuple[str, int] = ("", 0)
+    other: tuple[str, int] = ("", 0)  # address and port of the other end, likewise
 
     @classmethod
     def of(cls, conn: socket.socket) -> Connection:
@@ -88,21 +81,10 @@ class Connection:
 
 
 class Listeners:
-    """A rank's two listening sockets; none if it is the only rank.
-
-    Args:
-        size: number of ranks.
-        address: IPv4 address to listen at.
-        marking: marking of tagged connections.
-
-    Raises:
-        OSError: this node does not have the address, or all ports of the marking are in use.
-    """
+    """A rank's two listening sockets; none if it is the only rank."""
 
     def __init__(self, size: int, address: str, marking: Marking | None = None) -> None:
-        """Listen."""
-        self.sockets: dict[bool, socket.socket] = {}
-        """By whether their connections are tagged."""
+        self.sockets: dict[bool, socket.socket] = {}  # by whether their connections are tagged
         marking = marking or Marking()
         try:
             for lane in (Lane.CONTROL, Lane.TAGGED) if size > 1 else ():

@@ -1,8 +1,7 @@
 """Connections between ranks of one network namespace: no wire lies between them, so they need no TCP.
 
 Each rank listens at an abstract name (unix(7)), which contains a hash of its token: all users of the host can read the
-names. The kernel keeps such names apart by network namespace, so ranks in different ones do not find each other here,
-and their octets cross the network as they should. The kernel also says which user is at the other end (SO_PEERCRED).
+names. The kernel keeps such names apart by network namespace, and says which user is at the other end (SO_PEERCRED).
 Only untagged lanes use them: tagged lanes pass through the NICs. A message of 1 KiB takes 2 us instead of TCP's 5.
 """
 
@@ -14,21 +13,15 @@ import socket
 import struct
 from typing import Final
 
-HERE: Final = "this namespace"
-"""Stands for the source address of such a connection."""
+HERE: Final = "this namespace"  # stands for the source address of such a connection
 
-_CREDENTIALS: Final = struct.Struct("3i")
-"""``struct ucred``: process, user and group."""
+_CREDENTIALS: Final = struct.Struct("3i")  # `struct ucred`: process, user and group
 
 _ROOT: Final = 0
 
 
 def listen(token: bytes) -> socket.socket:
-    """Return a socket that takes connections to the rank with this token.
-
-    Raises:
-        OSError: there is no descriptor left, or the name is taken.
-    """
+    """Return a socket that takes connections to the rank with this token."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(name_of(token))
@@ -40,11 +33,7 @@ def listen(token: bytes) -> socket.socket:
 
 
 def connect(token: bytes) -> socket.socket | None:
-    """Return a non-blocking connection to the rank with this token; None if no rank of this user listens here.
-
-    Raises:
-        OSError: there is no descriptor left.
-    """
+    """Return a non-blocking connection to the rank with this token; None if no rank of this user listens here."""
     conn = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     conn.setblocking(False)
     if conn.connect_ex(name_of(token)) == 0 and _user_of(conn) == os.geteuid():

@@ -15,8 +15,7 @@ from netoffload.collectives.hierarchy import default_groups
 from netoffload.collectives.reference import RoundTrip
 from netoffload.collectives.schedule import Span, consecutive
 from netoffload.compiled.arrays import Float32Array
-from netoffload_mpi.catalogue.allreduces import ALGORITHMS
-from netoffload_mpi.plans import operation_of
+from netoffload_mpi.catalogue import ALGORITHMS, operation_of
 from tests.mpi.verify.cases import OPS, WEIGHTS, Case, Observed, Place, Prepared, Rounding, nothing
 
 

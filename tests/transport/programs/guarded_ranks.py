@@ -26,7 +26,7 @@ TAG = 5
 def body(exchange: TcpExchange) -> dict[str, Any]:
     barrier(exchange)
     if exchange.rank == 0:
-        doors = exchange.watch._links._joiner._doors
+        doors = exchange.watch._links._joiner._listeners
         ports = [door.getsockname()[1] for door in doors[:2]]
         print(json.dumps({"ports": ports, "name": doors[2].getsockname()[1:].decode()}), flush=True)
         sys.stdin.readline()

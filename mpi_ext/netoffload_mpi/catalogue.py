@@ -1,0 +1,435 @@
+"""The catalogue of collectives: a row for each, from which its blocking and its non-blocking method are made.
+
+A row is a name and a *plan*: the function that checks a call's arguments, and gives the methods signature and
+docstring. To make a plan uses nothing but the arguments. So a wrong type is refused before an octet moves, and in the
+caller's thread, even if another thread carries the plan out.
+
+A new collective is a row here, its algorithm in ``netoffload.collectives``, its number there (``announcement.Call``),
+and its cases in ``tests/mpi/verify/collectives.py``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol
+
+import numpy as np
+from mpi4py import MPI
+
+from netoffload.collectives import (
+    Groups,
+    Operation,
+    aggregator_allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    gather,
+    hierarchical_allreduce,
+    is_short,
+    reduce,
+    ring_allgather,
+    ring_allreduce,
+    ring_reduce_scatter,
+    scatter,
+)
+from netoffload.collectives.announcement import Announcement, Call, check_root, meet
+from netoffload.collectives.exchange import Exchange
+from netoffload.collectives.schedule import Span, consecutive, partition
+from netoffload.collectives.transfer import aborting_on_error
+from netoffload.compiled.arrays import Float32Array
+from netoffload.config import check_choice
+from netoffload.errors import UsageError
+from netoffload.transport.wiring.lanes import Lane
+from netoffload_mpi.buffers import equal_blocks, float_vector, is_in_place, uneven_blocks
+from netoffload_mpi.lifecycle import Place, Plan, PlaneComm
+from netoffload_mpi.plane import MpiPlane
+from netoffload_mpi.requests import CompRequest
+
+P = ParamSpec("P")
+
+_OPERATIONS = (
+    (MPI.SUM, Operation.SUM),
+    (MPI.MAX, Operation.MAX),
+    (MPI.MIN, Operation.MIN),
+    (MPI.PROD, Operation.PROD),
+)
+
+ALGORITHMS = ("ring", "hierarchical", "wa", "mpi")
+"""Algorithms of an allreduce: one ring; rings of rings; an aggregator; plain MPI, uncompressed."""
+
+
+class AllreduceOptions(NamedTuple):
+    """How an allreduce is done; ``CompComm.Allreduce_comp`` describes the fields."""
+
+    algorithm: str = "ring"
+    groups: Groups | None = None
+    top: str = "ring"
+    average: bool = False
+    tagged: bool = True
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """The lanes that carry data; what an aggregator sends down is untagged."""
+        if not self.tagged:
+            return (Lane.UNTAGGED,)
+        has_aggregator = self.algorithm == "wa" or (self.algorithm == "hierarchical" and self.top == "wa")
+        return (Lane.TAGGED, Lane.UNTAGGED) if has_aggregator else (Lane.TAGGED,)
+
+
+def plan_allreduce(
+    place: Place,
+    sendbuf: Any,
+    recvbuf: Any,
+    op: MPI.Op = MPI.SUM,
+    *,
+    algorithm: str = "ring",
+    groups: Groups | None = None,
+    top: str = "ring",
+    average: bool = False,
+) -> Plan:
+    """Reduce over all ranks, to all ranks, which end with bit-identical values.
+
+    The codec's error is added once per hop.
+
+    Args:
+        sendbuf: this rank's values, or ``MPI.IN_PLACE``.
+        recvbuf: buffer for the result; of the same length on all ranks.
+        op: ``MPI.SUM``, ``MAX``, ``MIN`` or ``PROD``.
+        algorithm: ``ring``; ``hierarchical`` (rings of rings); ``wa`` (rank 0 aggregates; only what goes up is
+            tagged); ``mpi`` (plain MPI, uncompressed).
+        groups: for ``hierarchical``: lists of ranks, the same on all ranks. Default: the ranks of each /24 network, or
+            on one network groups of about the square root of the number of ranks.
+        top: for ``hierarchical``: how the groups' sums are added, ``ring`` or ``wa``.
+        average: divide the sum by the number of ranks.
+    """
+    return _plan_allreduce(place, sendbuf, recvbuf, op, AllreduceOptions(algorithm, groups, top, average))
+
+
+def plan_allreduce_ring(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Plan:
+    """Do :meth:`Allreduce_comp` untagged: the uncompressed baseline, exact float32."""
+    return _plan_allreduce(place, sendbuf, recvbuf, op, AllreduceOptions(tagged=False))
+
+
+def _plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, options: AllreduceOptions) -> Plan:
+    operation = operation_of(op)
+    check_choice("algorithm", options.algorithm, ALGORITHMS)
+    if options.average and operation is not Operation.SUM:
+        raise UsageError("average=True goes with MPI.SUM only")
+    values = float_vector(recvbuf, writable=True)
+    source = source_of(sendbuf, values)
+    tagged = options.tagged
+    is_gathered = options.algorithm == "ring" and is_short(values.size, place.size)
+
+    def run(plane: MpiPlane) -> None:
+        exchange, quantise = plane.exchange, plane.quantise if tagged else None
+        if not is_gathered:
+            copy(values, source)
+        if is_gathered:
+            call = plane.short_allreduce(values.size, operation, tagged=tagged)
+            call(values if source is None else source, values)
+        elif options.algorithm == "mpi":
+            with aborting_on_error(exchange):
+                meet(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation))
+            plane.mpi.Allreduce(MPI.IN_PLACE, [values, MPI.FLOAT], op)
+        elif options.algorithm == "wa":
+            aggregator_allreduce(exchange, values, tagged=tagged, operation=operation)
+        elif options.algorithm == "hierarchical":
+            hierarchical_allreduce(
+                exchange,
+                values,
+                plane.groups() if options.groups is None else options.groups,
+                tagged=tagged,
+                top=options.top,
+                operation=operation,
+                quantise=quantise,
+                chunk_floats=plane.chunk_floats(),
+            )
+        else:
+            chunk = plane.chunk_floats()
+            ring_allreduce(exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk)
+        if options.average:
+            np.divide(values, np.float32(place.size), out=values)
+
+    calling = f"Allreduce_comp of {values.size} floats with average=True" if options.average else ""
+    return Plan(run, options.lanes, calling)
+
+
+def plan_reduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Plan:
+    """Reduce over all ranks, to ``root``, which alone uses ``recvbuf``."""
+    operation = operation_of(op)
+    check_root(root, place.size)
+    if place.rank == root:
+        target = float_vector(recvbuf, writable=True)
+        source = source_of(sendbuf, target)
+    else:
+        target, source = None, float_vector(not_in_place(sendbuf), writable=False)
+
+    def run(plane: MpiPlane) -> None:
+        values = target
+        if values is None:
+            assert source is not None
+            values = plane.work(source.size)
+        copy(values, source)
+        reduce(plane.exchange, values, root=root, tagged=True, operation=operation, chunk_floats=plane.chunk_floats())
+
+    return Plan(run)
+
+
+def plan_reduce_scatter(
+    place: Place, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
+) -> Plan:
+    """Reduce over all ranks, and leave the next ``recvcounts[r]`` floats of the result with every rank r.
+
+    ``recvcounts`` must be the same on all ranks. Without it each rank gets as much as its receive buffer holds.
+    """
+    return _plan_reduce_scatter(place, sendbuf, recvbuf, recvcounts, op, equal=False)
+
+
+def plan_reduce_scatter_block(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Plan:
+    """Reduce over all ranks, and leave an equal part of the result with each rank."""
+    return _plan_reduce_scatter(place, sendbuf, recvbuf, None, op, equal=True)
+
+
+def _plan_reduce_scatter(
+    place: Place, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: MPI.Op, *, equal: bool
+) -> Plan:
+    operation = operation_of(op)
+    target = float_vector(recvbuf, writable=True)
+    in_place = is_in_place(sendbuf)
+    source = target if in_place else float_vector(sendbuf, writable=False)
+    known: list[int] | None = None
+    if recvcounts is not None:
+        known = [operator.index(count) for count in recvcounts]
+    elif equal:
+        known = [(source.size // place.size) if in_place else target.size] * place.size
+    elif in_place:
+        raise UsageError("give recvcounts, the number of floats that each rank receives: the buffer holds all of them")
+    if known is not None:
+        _check_counts(place, known, source.size, target.size)
+
+    def run(plane: MpiPlane) -> None:
+        counts = known
+        if counts is None:
+            counts = _gather_counts(plane.exchange, target.size)
+            with aborting_on_error(plane.exchange):
+                _check_counts(place, counts, source.size, target.size)
+        spans = consecutive(counts)
+        values, span = plane.work(source.size), spans[place.rank]
+        copy(values, source)
+        ring_reduce_scatter(
+            plane.exchange, values, spans, tagged=True, operation=operation, chunk_floats=plane.chunk_floats()
+        )
+        copy(target[: len(span)], values[span.start : span.stop])
+
+    return Plan(run)
+
+
+def _check_counts(place: Place, counts: Sequence[int], sent: int, room: int) -> None:
+    """Raise UsageError unless ``counts`` add up to ``sent``, and this rank's part fits into ``room``."""
+    if len(counts) != place.size or min(counts) < 0 or sum(counts) != sent:
+        raise UsageError(
+            f"counts {counts} for {place.size} ranks do not add up to the {sent} floats of the send buffer"
+        )
+    if room < counts[place.rank]:
+        raise UsageError(f"receive buffer of {room} floats is shorter than {counts[place.rank]}, this rank's part")
+
+
+def _gather_counts(exchange: Exchange, count: int) -> list[int]:
+    """Return the counts of all ranks; they travel untagged, so the octets of integers stay exact."""
+    counts = np.zeros(exchange.size, np.int64)
+    counts[exchange.rank] = count
+    ring_allgather(exchange, counts.view(np.float32), partition(2 * exchange.size, exchange.size), tagged=False)
+    return [int(number) for number in counts]
+
+
+class BlocksOf(Protocol):
+    """``equal_blocks`` or ``uneven_blocks``."""
+
+    def __call__(self, spec: Any, size: int, *, writable: bool) -> tuple[Float32Array, tuple[Span, ...]]:
+        """Return a vector, and the places of its blocks."""
+
+
+def plan_broadcast(place: Place, buf: Any, root: int = 0) -> Plan:
+    """Give every rank the values of ``root``; the root rounds its own to what the others receive."""
+    check_root(root, place.size)
+    values = float_vector(buf, writable=True)
+
+    def run(plane: MpiPlane) -> None:
+        broadcast(plane.exchange, values, root=root, tagged=True, quantise=plane.quantise)
+
+    return Plan(run)
+
+
+def plan_allgather(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
+    """Give every rank the equal blocks of all ranks; each rank rounds its own to what the others receive."""
+    return _plan_allgather(place, sendbuf, recvbuf, equal_blocks)
+
+
+def plan_allgatherv(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
+    """Give every rank the blocks of all ranks, of any length: ``recvbuf`` is ``[data, counts, displs, MPI.FLOAT]``."""
+    return _plan_allgather(place, sendbuf, recvbuf, uneven_blocks)
+
+
+def _plan_allgather(place: Place, sendbuf: Any, recvbuf: Any, blocks_of: BlocksOf) -> Plan:
+    values, spans = blocks_of(recvbuf, place.size, writable=True)
+    own = values[spans[place.rank].start : spans[place.rank].stop]
+    source = source_of(sendbuf, own)
+
+    def run(plane: MpiPlane) -> None:
+        copy(own, source)
+        ring_allgather(plane.exchange, values, spans, tagged=True, quantise=plane.quantise)
+
+    return Plan(run)
+
+
+def plan_gather(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
+    """Collect equal blocks on ``root``, which alone uses ``recvbuf``. The root's own block stays exact."""
+    return _plan_gather(place, sendbuf, recvbuf, root, equal_blocks)
+
+
+def plan_gatherv(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
+    """Collect blocks of any length on ``root``: ``recvbuf`` is ``[data, counts, displs, MPI.FLOAT]`` there."""
+    return _plan_gather(place, sendbuf, recvbuf, root, uneven_blocks)
+
+
+def _plan_gather(place: Place, sendbuf: Any, recvbuf: Any, root: int, blocks_of: BlocksOf) -> Plan:
+    check_root(root, place.size)
+    values, spans, own = _root_blocks(place, recvbuf, root, blocks_of=blocks_of, writable=True)
+    source = source_of(sendbuf, own) if own is not None else float_vector(not_in_place(sendbuf), writable=False)
+    block = own if source is None else source
+    assert block is not None
+
+    def run(plane: MpiPlane) -> None:
+        gather(plane.exchange, block, values, spans, root=root, tagged=True)
+
+    return Plan(run)
+
+
+def plan_scatter(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
+    """Send every rank an equal block from ``root``, which alone uses ``sendbuf``. The root's own block stays exact."""
+    return _plan_scatter(place, sendbuf, recvbuf, root, equal_blocks)
+
+
+def plan_scatterv(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
+    """Send every rank a block of any length: ``sendbuf`` is ``[data, counts, displs, MPI.FLOAT]`` on ``root``."""
+    return _plan_scatter(place, sendbuf, recvbuf, root, uneven_blocks)
+
+
+def _plan_scatter(place: Place, sendbuf: Any, recvbuf: Any, root: int, blocks_of: BlocksOf) -> Plan:
+    check_root(root, place.size)
+    values, spans, own = _root_blocks(place, sendbuf, root, blocks_of=blocks_of, writable=False)
+    target = own if is_in_place(recvbuf) and own is not None else float_vector(not_in_place(recvbuf), writable=True)
+
+    def run(plane: MpiPlane) -> None:
+        scatter(plane.exchange, values, spans, target, root=root, tagged=True)
+
+    return Plan(run)
+
+
+def plan_alltoall(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
+    """Send each rank one of this rank's equal blocks. The block that stays is exact."""
+    return _plan_alltoall(place, sendbuf, recvbuf, equal_blocks)
+
+
+def plan_alltoallv(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
+    """Send each rank a block of any length: both buffers are ``[data, counts, displs, MPI.FLOAT]``."""
+    return _plan_alltoall(place, sendbuf, recvbuf, uneven_blocks)
+
+
+def _plan_alltoall(place: Place, sendbuf: Any, recvbuf: Any, blocks_of: BlocksOf) -> Plan:
+    target, target_spans = blocks_of(recvbuf, place.size, writable=True)
+    in_place = is_in_place(sendbuf)
+    source, source_spans = (target, target_spans) if in_place else blocks_of(sendbuf, place.size, writable=False)
+
+    def run(plane: MpiPlane) -> None:
+        values = source
+        if in_place:
+            values = plane.work(source.size)
+            copy(values, source)
+        alltoall(plane.exchange, values, source_spans, target, target_spans, tagged=True)
+
+    return Plan(run)
+
+
+def plan_barrier(_place: Place) -> Plan:
+    """Return when all ranks have entered. Unlike ``Barrier`` it sleeps, and leaves its core to other processes."""
+    return Plan(lambda plane: barrier(plane.exchange))
+
+
+def _root_blocks(
+    place: Place, spec: Any, root: int, *, blocks_of: BlocksOf, writable: bool
+) -> tuple[Float32Array | None, tuple[Span, ...] | None, Float32Array | None]:
+    """Return the root's vector, the places of its blocks, and the root's own block; on other ranks None three times."""
+    if place.rank != root:
+        return None, None, None
+    values, spans = blocks_of(spec, place.size, writable=writable)
+    return values, spans, values[spans[root].start : spans[root].stop]
+
+
+def operation_of(op: MPI.Op) -> Operation:
+    """Return the operation for one of MPI's."""
+    for known, operation in _OPERATIONS:
+        if op == known:
+            return operation
+    raise UsageError("only MPI.SUM, MAX, MIN and PROD can be reduced here: use mpi4py's own calls for other operations")
+
+
+def source_of(sendbuf: Any, target: Float32Array) -> Float32Array | None:
+    """Return the send buffer, of the target's length; None if it is the target."""
+    if is_in_place(sendbuf):
+        return None
+    source = float_vector(sendbuf, writable=False)
+    if source.size != target.size:
+        raise UsageError(f"send buffer of {source.size} floats, receive buffer of {target.size}: make them equal")
+    return source
+
+
+def not_in_place(spec: Any) -> Any:
+    """Return a specification if it names a buffer."""
+    if is_in_place(spec):
+        raise UsageError("MPI.IN_PLACE and None are for the root only: give this rank's buffer")
+    return spec
+
+
+def copy(target: Float32Array, source: Float32Array | None) -> None:
+    """Copy ``source`` to ``target``, unless they are the same memory."""
+    if source is not None and target.size and target.ctypes.data != source.ctypes.data:
+        np.copyto(target, source)
+
+
+def row(
+    name: str, plan: Callable[Concatenate[Place, P], Plan]
+) -> tuple[Callable[Concatenate[PlaneComm, P], None], Callable[Concatenate[PlaneComm, P], CompRequest]]:
+    """Return the blocking method of this name and the one that starts it, with the plan's arguments."""
+
+    def call(self: PlaneComm, /, *arguments: P.args, **options: P.kwargs) -> None:
+        self._run(plan, arguments, options)
+
+    def start(self: PlaneComm, /, *arguments: P.args, **options: P.kwargs) -> CompRequest:
+        return self._start(plan, arguments, options)
+
+    call.__name__, start.__name__ = name, f"I{name[0].lower()}{name[1:]}"
+    call.__doc__, start.__doc__ = plan.__doc__, f"Start :meth:`{name}`."
+    call.__dict__["__wrapped__"] = start.__dict__["__wrapped__"] = plan  # help() shows the plan's signature
+    return call, start
+
+
+class Catalogue(PlaneComm):
+    """The collectives; :class:`~netoffload_mpi.comm.CompComm` says what they have in common."""
+
+    Allreduce_comp, Iallreduce_comp = row("Allreduce_comp", plan_allreduce)
+    Allreduce_ring = row("Allreduce_ring", plan_allreduce_ring)[0]
+    Reduce_comp, Ireduce_comp = row("Reduce_comp", plan_reduce)
+    Reduce_scatter_comp, Ireduce_scatter_comp = row("Reduce_scatter_comp", plan_reduce_scatter)
+    Reduce_scatter_block_comp, Ireduce_scatter_block_comp = row("Reduce_scatter_block_comp", plan_reduce_scatter_block)
+    Bcast_comp, Ibcast_comp = row("Bcast_comp", plan_broadcast)
+    Gather_comp, Igather_comp = row("Gather_comp", plan_gather)
+    Gatherv_comp, Igatherv_comp = row("Gatherv_comp", plan_gatherv)
+    Scatter_comp, Iscatter_comp = row("Scatter_comp", plan_scatter)
+    Scatterv_comp, Iscatterv_comp = row("Scatterv_comp", plan_scatterv)
+    Allgather_comp, Iallgather_comp = row("Allgather_comp", plan_allgather)
+    Allgatherv_comp, Iallgatherv_comp = row("Allgatherv_comp", plan_allgatherv)
+    Alltoall_comp, Ialltoall_comp = row("Alltoall_comp", plan_alltoall)
+    Alltoallv_comp, Ialltoallv_comp = row("Alltoallv_comp", plan_alltoallv)
+    Barrier_comp = row("Barrier_comp", plan_barrier)[0]
