@@ -33,6 +33,7 @@ EXTRAS: Final = {
     "sklearn": "train",
     "tensorboard": "tensorboard",
     "torch": "train",
+    "torchft": "engines",
     "zfpy": "bench",
 }
 """Optional packages by their import name, and the extra of this package that installs each."""

@@ -74,6 +74,7 @@ HOMES = {
     "llvmlite": {"netoffload.compiled", "netoffload.codec", "netoffload.engine", "netoffload_daemon"},
     "pyroute2": {"netoffload.netlink"},
     "torch": {"netoffload.torch", "netoffload.torch_plugin", "netoffload.lab.training"},
+    "torchft": {"netoffload.torch"},
     "sklearn": {"netoffload.lab.training"},
     "mpi4py": {"netoffload_mpi"},
     "matplotlib": {"netoffload.lab.reports"},

@@ -1,0 +1,92 @@
+"""torchft's replicas over our process group: its real manager and lighthouse; one replica dies and comes back."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.shared.quick_cases import by_day
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "torchft_ddp.py"
+REPLICAS = 3
+KILL_AFTER = 10
+TIMEOUT_S = 100
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("torchft") is None, reason="no torchft: install netoffload[engines]"),
+]
+
+
+class Replica:
+    """One process of the example, with torch's store that its launcher would have."""
+
+    def __init__(self, number: int, lighthouse: str, words: list[str]) -> None:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not declared public
+
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        own = {"TORCHFT_LIGHTHOUSE": lighthouse, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port)}
+        self._log = log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - lives as long as the replica
+        self.process = subprocess.Popen(
+            [sys.executable, str(EXAMPLE), "--replica", str(number), *words],
+            env=os.environ | own | {"RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+
+    def read_until(self, text: str) -> None:
+        """Read lines until one begins with the text."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(text):
+                return
+        pytest.fail(f"no line begins with {text!r}")
+
+    def end(self) -> Any:
+        """Return the steps by their numbers of replicas, and the digest of the parameters at the end."""
+        printed, _ = self.process.communicate(timeout=TIMEOUT_S)
+        self._log.seek(0)
+        assert self.process.returncode == 0, self._log.read()[-3000:]
+        digest = re.search(r"parameters (\w{16})", printed)
+        assert digest is not None
+        steps = [int(step) for step in re.findall(rf"^step (\d+): {REPLICAS} replicas", printed, re.MULTILINE)]
+        return steps, digest[1]
+
+
+@pytest.mark.timeout(3 * TIMEOUT_S)
+@pytest.mark.parametrize("words", by_day([["--steps", "40"], ["--steps", "20", "--every", "4"]], [["--steps", "40"]]))
+def test_the_others_outlive_a_replica_that_dies_and_agree_with_it_when_it_is_back(words: list[str]) -> None:
+    from torchft.coordination import LighthouseServer
+
+    lighthouse = LighthouseServer(
+        bind="[::]:0", min_replicas=REPLICAS, join_timeout_ms=2000, heartbeat_timeout_ms=1000, quorum_tick_ms=50
+    )
+    replicas = []
+    try:
+        replicas = [Replica(number, lighthouse.address(), words) for number in range(REPLICAS)]
+        victim = replicas[-1]
+        victim.read_until(f"step {KILL_AFTER}:")
+        victim.process.kill()
+        victim.process.communicate()
+        killed_s = time.monotonic()
+        replicas[-1] = Replica(REPLICAS - 1, lighthouse.address(), words)  # the others wait for three
+        ends = [replica.end() for replica in replicas]
+        assert time.monotonic() - killed_s < TIMEOUT_S
+    finally:
+        for replica in replicas:
+            replica.process.kill()
+            replica.process.wait()
+        lighthouse.shutdown()
+    assert len({digest for _, digest in ends}) == 1
+    assert ends[-1][0][0] > KILL_AFTER  # it took the others' state, and did not begin anew
+    assert all(steps[-1] == int(words[1]) for steps, _ in ends)
