@@ -13,7 +13,9 @@ path to the key. A partly read record would give wrong figures.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import tempfile
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +26,9 @@ from netoffload.errors import UsageError
 from netoffload.lab.record_formats import FORMAT, RUN, STEP, migrated
 
 T = TypeVar("T")
+
+ROOM_OCTETS: Final = 256 * 1024
+"""Room for records and a report with its figure."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,11 +289,7 @@ def append_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that cannot be written, before a long command begins; leave no new file behind.
-
-    Raises:
-        UsageError: its folder does not exist, or it cannot be opened for writing.
-    """
+    """Refuse a file that cannot be written, before a long command begins; leave no new file behind."""
     if not path.parent.is_dir():
         raise UsageError(f"cannot write {path}: {path.parent} is not a folder")
     is_new = not path.exists()
@@ -298,6 +299,12 @@ def check_writable(path: Path) -> None:
             path.unlink()
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    try:  # a full disk still makes empty files
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            probe.write(bytes(ROOM_OCTETS))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # others are about the folder, not the file
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def read_records(path: Path) -> list[Record]:

@@ -19,7 +19,7 @@ With ``forks`` ranks and NICs start with their imports done. ``checks`` says wha
 from netoffload.lab.testbed.build import Testbed, WireCounters, down, find_run, reap_stale
 from netoffload.lab.testbed.forks import prepared_ranks
 from netoffload.lab.testbed.journal import RunRecord, list_runs, plan_of_run
-from netoffload.lab.testbed.launch import run_local_ranks, run_ranks
+from netoffload.lab.testbed.launch import run_ranks
 from netoffload.lab.testbed.meter import Meter
 from netoffload.lab.testbed.nics import Restart
 from netoffload.lab.testbed.plan import NodePlan, Plan, TestbedSettings, make_plan, new_run_id, state_root
@@ -43,7 +43,6 @@ __all__ = [
     "plan_of_run",
     "prepared_ranks",
     "reap_stale",
-    "run_local_ranks",
     "run_ranks",
     "state_root",
 ]
