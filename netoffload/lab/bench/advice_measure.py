@@ -142,7 +142,6 @@ class Adviser(AllOrNothing[Findings]):
     """Measures what the user did not give, and predicts; only rank 0 has findings."""
 
     def __init__(self, asked: AdviseSettings) -> None:
-        """Find the ranks."""
         self._asked, self._rate_bps = asked, asked.rate_bps
         check(asked)
         self._load_1min = os.getloadavg()[0]

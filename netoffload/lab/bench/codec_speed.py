@@ -106,11 +106,7 @@ def variants(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[
 
 
 def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_k: int, repeat: int) -> Measurement:
-    """Check a codec on a contiguous float32[n], of which the oracle makes ``wanted``, then time it.
-
-    Raises:
-        RunError: the floats that come back are not the oracle's.
-    """
+    """Check a codec on a contiguous float32[n], of which the oracle makes ``wanted``, then time it."""
     encode, encode_parameter, decode, decode_halves, decode_parameter = variant.functions(bound_k)
     source, count = values.view(np.uint8), values.size
     capacity = -(-count // LANES) * MAX_BURST_PAYLOAD

@@ -104,11 +104,9 @@ def _through_aggregator(comm: CompComm, values: Float32Array, *, tagged: bool) -
 def check_answer(comm: CompComm, what: str, call: Reduce, count: int, draw: Draw, seed: int) -> float:
     """Reduce vectors whose sum is known and compare with the oracle; return the largest error.
 
-    Whole numbers have the same sum in any order. A sum through NICs of ``draw``'s vectors must also have the bits that
-    their codec makes hop by hop, because a tolerance of the codec's step is larger than the sum of small gradients.
-
-    Raises:
-        ReplicaError: a sum is wrong, or ranks differ; raised on every rank.
+    Whole numbers have the same sum in any order. A sum through NICs of ``draw``'s vectors must also have the bits
+    that their codec makes hop by hop, because a tolerance of the codec's step is larger than the sum of small
+    gradients. A wrong sum, or ranks that differ, raise a ReplicaError on every rank.
     """
     is_modelled = what.endswith("_comp")
     precision = comm.precision() if is_modelled else None

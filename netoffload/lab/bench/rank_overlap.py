@@ -81,7 +81,6 @@ class Step:
     """One step's buckets, and the four ways to do it; ``gradients``: float32[buckets, n] of this rank."""
 
     def __init__(self, comm: CompComm, gradients: Float32Array, compute: Compute) -> None:
-        """Prepare a step; nothing is computed yet."""
         self._comm = comm
         self._gradients = gradients
         self._compute = compute

@@ -39,7 +39,6 @@ class Thresholds(AllOrNothing[Findings]):
     """Every threshold of every threshold method."""
 
     def __init__(self, asked: ThresholdsSettings) -> None:
-        """Load the data."""
         self._settings, self._grid, self._out = asked.training(), asked.threshold or search.GRID, asked.out
         self._dataset = data.load(self._settings)
         if asked.out is not None:

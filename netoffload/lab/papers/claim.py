@@ -23,12 +23,8 @@ class Claim:
 
     Attributes:
         id: name, unique within its item.
-        quantity: name of the quantity, in words.
         printed: the value; None: a figure without numbers, or a statement in words.
         unit: unit of the value; ``holds`` for a statement, whose value is 1 (yes) or 0 (no).
-        place: section, table or figure that prints it.
-        standing: how far it can be compared.
-        why: reason if it cannot be compared.
         within: largest absolute difference with which ours agrees; None: no verdict.
     """
 

@@ -41,13 +41,7 @@ def learnt(
 def on_links(
     setting: Setting, runs: Sequence[TrainSettings], rate_bps: int, nic: NicSettings | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Train by every method over shaped links, one after the other, and return each one's cost and accuracy.
-
-    Raises:
-        UsageError: a run needs too much memory, or settings do not fit each other.
-        TestbedError: the testbed cannot be built.
-        RunError: a method failed.
-    """
+    """Train by every method over shaped links, one after the other, and return each one's cost and accuracy."""
     bed = TestbedSettings(run.nodes_needed(runs), rate_bps, nic=nic or NicSettings())
     records = run.run_all(runs, bed, on_progress=_teller(setting))
     return {method_name(record): cost_of(record) for record in records}

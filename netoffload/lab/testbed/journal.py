@@ -61,16 +61,11 @@ class Journal:
     """The journal of one run, open for writing."""
 
     def __init__(self, state_dir: Path) -> None:
-        """Open the journal of the run in ``state_dir``, which exists."""
         self._path = state_dir / JOURNAL_NAME
 
     @classmethod
     def create(cls, plan: Plan) -> Journal:
-        """Make the run's directory, owned by this process.
-
-        Raises:
-            TestbedError: the run id is taken, or the directory cannot be made.
-        """
+        """Make the run's directory, owned by this process."""
         owner = identify(os.getpid())
         assert owner is not None
         header = {
@@ -94,11 +89,7 @@ class Journal:
         return cls(plan.state_dir)
 
     def append(self, event: str, **values: Any) -> None:
-        """Add a line, and return when a kill cannot lose it.
-
-        Raises:
-            TestbedError: the file cannot be written (the run was taken down, or the disk is full).
-        """
+        """Add a line, and return when a kill cannot lose it."""
         try:
             _append(self._path, {"event": event, **values})
         except OSError as error:

@@ -201,8 +201,6 @@ def run_ranks(
             torchrun). It may be left out before ``-m MODULE`` or a file that ends in ``.py``. Within
             :func:`~netoffload.lab.testbed.forks.prepared_ranks` MPICH's ranks are forks.
         env: variables for every rank; they win over our defaults.
-        timeout_s: time after which all ranks are ended.
-        capture_stdout: return what the ranks wrote to standard output instead of passing it on.
         on_stdout: called with rank and whole lines, from a thread of its own; default: they are passed on to our
             standard output.
         on_stderr: likewise, also for the lines of ``mpiexec`` itself (rank -1); default: to our standard error.
@@ -211,8 +209,6 @@ def run_ranks(
     Raises:
         RunError: a rank failed or could not be started, or time ran out. Its ``exit_code`` is the launcher's (under
             torchrun the rank's), or 128 plus the signal that ended a rank.
-        SystemRefusedError: the launcher is missing, or the NIC of one of these nodes has ended.
-        UsageError: nothing to run, or an unknown launcher.
     """
     if not argv or not node_indices:
         raise UsageError("nothing to run: give a program and at least one node")
@@ -368,12 +364,7 @@ class Launch:
 
 
 def check_launcher(mpi: str) -> None:
-    """Refuse a missing launcher at once, instead of failing when the testbed is up.
-
-    Raises:
-        UsageError: the name is not in :data:`LAUNCHERS`.
-        SystemRefusedError: the launcher is not installed; the message says how to get it.
-    """
+    """Refuse a missing launcher at once, instead of failing when the testbed is up."""
     check_choice("launcher", mpi, LAUNCHERS)
     if mpi == TORCHRUN and find_spec("torch") is None:
         raise SystemRefusedError("torch is missing: pip install 'netoffload[train]'")
@@ -389,13 +380,7 @@ def check_launcher(mpi: str) -> None:
 
 
 def make_launch(mpi: str, bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
-    """Return the command that starts one rank per place, in this order.
-
-    Args:
-        mpi: name in :data:`LAUNCHERS`; :func:`check_launcher` says which errors are raised.
-        bed: a running testbed; Open MPI's agent is written into a scratch folder of it.
-        ranks: at least one.
-    """
+    """Return the command that starts one rank per place, in this order."""
     check_launcher(mpi)
     make = {"mpich": _mpich, "openmpi": _openmpi, TORCHRUN: _torchrun}[mpi]
     return make(bed, ranks)
@@ -502,8 +487,7 @@ def _write_agent(bed: Testbed) -> Path:
 class RanksOutput:
     """Two pipes per rank, one for the launcher and one for ranks that failed; one thread passes on whole lines.
 
-    Attributes:
-        failed: the rank whose failure was reported first, and its exit code; None: none was.
+    ``failed`` is the rank whose failure was reported first, and its exit code.
     """
 
     def __init__(self, ranks: int, on_stdout: OnLines, on_stderr: OnLines) -> None:

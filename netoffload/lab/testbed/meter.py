@@ -23,24 +23,15 @@ from netoffload.lab.testbed.build import Testbed
 
 
 class Meter:
-    """Serves the wires' counters of a running testbed; a context manager.
-
-    Attributes:
-        path: path of the socket, in the run's state directory.
-    """
+    """Serves the wires' counters of a running testbed; a context manager."""
 
     def __init__(self, bed: Testbed) -> None:
-        """Prepare to serve ``bed``; nothing listens before the context is entered."""
         self._bed = bed
         self.path: Path = bed.plan.state_dir / f"meter-{secrets.token_hex(4)}.sock"
         self._server = ControlServer(self.path, {"wires": self._wires})
 
     def __enter__(self) -> Meter:
-        """Start answering.
-
-        Raises:
-            SystemRefusedError: the socket cannot be made.
-        """
+        """Start answering."""
         self._server.__enter__()
         return self
 

@@ -134,11 +134,7 @@ class Writer:
         self.start_s = 0.0
 
     def run(self, stream: socket.socket) -> None:
-        """Send everything and end the stream.
-
-        Raises:
-            OSError: the connection broke.
-        """
+        """Send everything and end the stream."""
         options, draw = self._options, self._random
         octets = sys.maxsize if options.get("octets") is None else options["octets"]
         rate = options.get("rate_octets_per_s") or math.inf
@@ -173,7 +169,6 @@ class Program:
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
-        """Prepare an end with these options."""
         self._options = options
         self._stopped, self._ended, self._go = threading.Event(), threading.Event(), threading.Event()
         self._has_end = False
@@ -343,7 +338,6 @@ class End:
     """An end, for the process that starts it; a context manager that ends it."""
 
     def __init__(self, start: Callable[..., subprocess.Popen[bytes]], options: dict[str, Any]) -> None:
-        """Start an end; ``start`` takes the arguments of :class:`subprocess.Popen`."""
         is_light = not (options.get("receive") or {}).get("sent")
         words = [sys.executable, "-I", *(["-S"] if is_light else []), __file__, json.dumps(options)]
         pipe = subprocess.PIPE
@@ -366,11 +360,7 @@ class End:
             self.process.stdin.write(b"go\n")
 
     def read(self, timeout_s: float) -> dict[str, Any]:
-        """Return the program's next line.
-
-        Raises:
-            RunError: the program failed, ended or is silent.
-        """
+        """Return the program's next line."""
         from netoffload.errors import RunError
 
         assert self.process.stdout is not None

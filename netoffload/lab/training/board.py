@@ -26,12 +26,6 @@ class Board:
     """An event file of one run."""
 
     def __init__(self, folder: Path, layers: Sequence[Layer]) -> None:
-        """Begin the file.
-
-        Args:
-            folder: folder of the file, which is made if missing.
-            layers: layers of the vectors that :meth:`add_histograms` gets.
-        """
         check_tensorboard()
         from torch.utils.tensorboard import SummaryWriter
 

@@ -59,7 +59,6 @@ class Kept:
     """The gradients that a capture keeps, :data:`MAX_VECTORS` at most."""
 
     def __init__(self) -> None:
-        """Keep nothing yet."""
         self._kept: dict[int, Float32Array] = {}
 
     def keep(self, iteration: int, gradient: Float32Array) -> None:

@@ -39,9 +39,7 @@ class Checkpoint:
     """The content of ``checkpoint.json``.
 
     Attributes:
-        format: format number of the file.
         run: description of the run (:func:`describe`).
-        iteration: number of finished iterations.
         accuracy: the latest measured accuracy, 0..1.
     """
 
@@ -83,7 +81,6 @@ class Checkpoints:
     """One rank's side of a run's checkpoints; all ranks call each method together."""
 
     def __init__(self, asked: Checkpointing, exchange: Exchange) -> None:
-        """Nothing is read or written yet."""
         self._asked, self._exchange, self._folder = asked, exchange, Path(asked.folder)
 
     def is_due(self, done: int) -> bool:

@@ -17,8 +17,6 @@ def choose(what: str, kinds: Mapping[str, type[T]], text: str | None, own: T, **
     """Return the dataclass that ``text`` names.
 
     Args:
-        what: name of the choice, for messages.
-        kinds: dataclasses by name; all their fields have defaults.
         text: a name, or ``name:parameter=value,...``. None: ``own``.
         own: the default; if ``text`` names its kind, its values are the defaults of the parameters.
         given: more values, by field; None: not given.

@@ -68,21 +68,14 @@ class DdpReplica:
 
     Args:
         settings: model, batch, optimizer, seed; the method in them is not used.
-        dataset: the data set, of which this rank takes its part.
         hook: ``none`` (DDP's own all_reduce), ``fp16`` and ``powersgd`` (torch's), ``compress`` (ours), or ``alone``:
             no gradient travels.
-        options: options of our hook's :class:`~netoffload.torch.CompressionState`.
-
-    Attributes:
-        loss: loss of this rank's latest batch.
-        iteration: see :class:`~netoffload.lab.training.replica.Replica`.
     """
 
     travel = Travel()
     update_s = 0.0
 
     def __init__(self, settings: TrainSettings, dataset: Dataset, hook: str, options: Mapping[str, Any]) -> None:
-        """Build the model; collective."""
         self.loss, self.iteration = 0.0, 0
         self._settings, self._done = settings, 0
         self._state: CompressionState | None = None

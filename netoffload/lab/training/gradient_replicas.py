@@ -71,10 +71,7 @@ class Learnt:
     """The result of a run.
 
     Attributes:
-        accuracy: accuracy on the test set at the end, 0..1.
-        accuracies: accuracies on the way, by iteration.
         losses: mean losses over the workers, by iteration, of some iterations up to the end or a divergence.
-        ratio: octets of float32 over those of the payloads.
         diverged: whether a loss was not finite, which ended the run.
     """
 
@@ -100,8 +97,6 @@ def learn(
         settings: settings of the run; their method is not used.
         coder: text form of the compressor of gradients; None: gradients stay exact.
         weights: text form of the compressor that rounds the weights after every update; None: weights stay exact.
-        every: iterations from one accuracy to the next; 0: at the end only.
-        observe: called with gradients.
         see_outputs: called after the last iteration with the layers' outputs, which model parallelism would send.
     """
     shares_scalers = coder is not None and coder.startswith("terngrad")

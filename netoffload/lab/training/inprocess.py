@@ -34,15 +34,7 @@ TIMEOUT_S: Final = 120.0
 
 @dataclasses.dataclass(frozen=True)
 class Learned:
-    """The result of a run.
-
-    Attributes:
-        accuracy: accuracy on the test set, 0..1.
-        final_loss: loss of worker 0's last batch; None: not finite.
-        efficiency: octets of worker 0's vectors over those of one float32 gradient per iteration.
-        sha256: SHA-256 of worker 0's parameters and buffers.
-        accuracy_after: accuracies on the way, 0..1, by the number of iterations.
-    """
+    """The result of a run; ``efficiency``: octets of worker 0's vectors over one float32 gradient per iteration."""
 
     accuracy: float
     final_loss: float | None
@@ -81,11 +73,7 @@ def run_threads(
     """Train with threads as ranks and return all of them; torch's threads are set to one.
 
     Args:
-        settings: settings of the run.
-        dataset: the data set that they name.
         codec_name: codec that rounds tagged floats; None: there are no NICs.
-        bound_k: error bound 2**-bound_k of the codec.
-        checkpointing: place of the checkpoints; None: no checkpoints.
         watching: called on every rank before its first iteration; returns what to call after each.
     """
     if settings.compressed and codec_name is None:

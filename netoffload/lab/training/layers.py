@@ -115,7 +115,6 @@ class Branches(nn.ModuleList):
     """Branches with the same inputs, whose outputs are concatenated plane by plane."""
 
     def __init__(self, *branches: nn.Module) -> None:
-        """Take the branches."""
         super().__init__(branches)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:

@@ -94,14 +94,10 @@ def iterate(
     """Train for a number of iterations: draw a batch, compute its gradient, exchange, update.
 
     Args:
-        replica: the replica, which is changed in place.
         door: exchanges gradients or weights; the caller finishes it.
         batches: the batches of samples; None: this rank is an aggregator or a server.
-        iterations: number of iterations; the same on every rank.
         first: number of iterations that are finished already.
-        clock: returns seconds, monotonic.
         after_iteration: does evaluation and progress; not timed.
-        timeline: where the times go; None: a new one.
     """
     timeline = timeline or Timeline()
     for iteration in range(first, iterations):
@@ -191,7 +187,6 @@ class Milestones:
         exchange: Exchange,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Prepare; nothing is shown or measured yet."""
         self.first = 0
         self.accuracy_after: dict[str, float] = {}
         self.loss_after: dict[str, float] = {}
@@ -278,16 +273,7 @@ class Milestones:
 
 
 class RankRun:
-    """One rank of a run, in a process of its own or in a thread.
-
-    Attributes:
-        replica: this rank's replica of the model, or its part.
-        milestones: the work between iterations.
-        is_worker: whether it computes gradients.
-        sent: what the iterations sent, without what :meth:`finish` sends.
-        timeline: the times of the iterations.
-        door: exchanges gradients or weights, from :meth:`begin` on.
-    """
+    """One rank of a run, in a process of its own or in a thread; ``sent`` excludes what :meth:`finish` sends."""
 
     door: Door
 
@@ -298,7 +284,6 @@ class RankRun:
         calls: AnyCalls,
         checkpointing: Checkpointing | None = None,
     ) -> None:
-        """Build the replica; nothing is exchanged yet."""
         self._settings, self._calls, self._exchange = settings, calls, calls.plane.exchange
         rank = self._exchange.rank
         self.replica = replica_of(settings, self._exchange)

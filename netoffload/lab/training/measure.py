@@ -94,13 +94,7 @@ def with_coded(traffic: Traffic, outcomes: Sequence[RankOutcome]) -> Traffic:
 
 
 def check_traffic(settings: TrainSettings, traffic: Traffic, outcomes: Sequence[RankOutcome]) -> None:
-    """Compare the octets of every wire, and those that every NIC compressed, with the octets that each rank sent.
-
-    Args:
-        settings: settings of the run.
-        traffic: traffic of the timed iterations; rank i runs on node i.
-        outcomes: results of all ranks, in their order.
-    """
+    """Compare the octets of wire i, and those that NIC i compressed, with the octets that rank i sent."""
     for outcome, node in zip(outcomes, traffic.nodes[: len(outcomes)], strict=True):
         rank, sent = outcome.rank, outcome.sent
         if node.tx_octets < sent.octets:

@@ -16,13 +16,7 @@ SHARES: Final = ("momentum", "beta1", "beta2", "alpha")
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """The base of all optimizers.
-
-    Attributes:
-        learning_rate: learning rate at the start.
-        torch_name: name in ``torch.optim``.
-        has_fused: whether torch can do a step in one pass over memory.
-    """
+    """The base of all optimizers; ``has_fused``: torch can do a step in one pass over memory."""
 
     learning_rate: float = 0.001
 

@@ -75,7 +75,6 @@ class Parts:
 
     Attributes:
         forward_s: getting the batch, and forward up to the loss.
-        backward_s: backward of a worker.
         update_s: update of the weights, if this rank does it.
         sum_s: adding gradients: a part of communicating or, with buckets, of ``backward_s``.
         hidden_s: time in which buckets travelled during backward, or activations during this rank's multiplications.

@@ -37,13 +37,10 @@ from netoffload.methods import Sent
 class SplitReplica(Replica):
     """A replica of the convolutions, and this rank's part of the fully connected layers behind them.
 
-    Attributes:
-        activations: moves activations and errors between the parts.
-        shared: number of floats of the convolutions, which come first in ``parameters`` and ``gradient``.
+    The first ``shared`` floats of ``parameters`` and ``gradient`` are the convolutions'.
     """
 
     def __init__(self, settings: TrainSettings, exchange: Exchange) -> None:
-        """Build the model that ``settings`` names with the weights of its seed, and keep this rank's part."""
         whole = build_model(settings)
         self._first = first = settings.first_fully_connected(whole)
         assert isinstance(whole, nn.Sequential)

@@ -49,7 +49,6 @@ class ActivationExchange:
         exchange: the exchange of the ranks; no other code may use it between :meth:`gather` or :meth:`deliver` and
             the end of :meth:`wait`.
         sent: counters of sent octets; a run puts those of its method here.
-        waited_s: seconds that callers waited for vectors to arrive.
         hidden_s: seconds of coding and moving before the caller waited.
     """
 
@@ -116,13 +115,7 @@ def _flat(values: torch.Tensor) -> Float32Array:
 
 @dataclasses.dataclass(frozen=True)
 class Join:
-    """How the parts of a matrix lie beside each other.
-
-    Attributes:
-        activations: moves the parts.
-        columns: number of columns of each rank's part; empty: parts are rows, equally many on each rank.
-        sub_batches: number of pieces in which the rows travel.
-    """
+    """The columns of each rank's part of a matrix; none: parts are rows, equally many on each rank."""
 
     activations: ActivationExchange
     columns: tuple[int, ...]
@@ -230,7 +223,6 @@ class GatherOutputs(nn.Module):
     """Gathers all outputs of the last layer on every rank."""
 
     def __init__(self, join: Join) -> None:
-        """Join the parts of the last layer by ``join``."""
         super().__init__()
         self._join = join
 
@@ -246,9 +238,7 @@ def split_sequence(
     """Return this rank's part of a model, with the weights that it has in ``module``.
 
     Args:
-        module: the whole model.
         first: index of its first fully connected layer; layers before it stay whole.
-        activations: moves activations and errors between the parts.
         has_whole_inputs: whether every rank has that layer's inputs of all samples, or only of its own samples.
         sub_batches: number of pieces in which each matrix travels; it divides a rank's number of samples.
     """

@@ -110,10 +110,7 @@ class Outputs:
     """The outputs of a series of runs beside its records.
 
     Attributes:
-        capture: gradients of one run.
         checkpoint: folder of checkpoints, with a folder for each run; None: no checkpoints.
-        checkpoint_every: iterations from one checkpoint of a run to the next.
-        resume: each run goes on from its checkpoint, if it has one.
         tensorboard: folder of event files, with a folder for each run; None: no event files.
     """
 

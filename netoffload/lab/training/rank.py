@@ -91,7 +91,6 @@ class Watched:
     """A capture and TensorBoard, which get rank 0's gradients."""
 
     def __init__(self, job: RankJob, run: RankRun) -> None:
-        """Begin the capture and the TensorBoard file, if ``job`` asks for them."""
         self._replica = replica = run.replica
         self._watches: list[Watch] = []
         self._board: Board | None = None
@@ -123,13 +122,7 @@ class Watched:
 
 @dataclasses.dataclass(frozen=True)
 class Compressed:
-    """Counts of this rank's compressed data so far: by its NIC, and by the rank itself.
-
-    Attributes:
-        nic_octets: raw octets of this communicator's tagged connections that the NIC compressed; 0 without a NIC.
-        no_gain_segments: number of segments that the NIC did not compress because they would not shrink.
-        coded: what the rank compressed by itself.
-    """
+    """What was compressed of this rank's octets so far: by its NIC (0 without one), and by the rank itself."""
 
     nic_octets: int
     no_gain_segments: int

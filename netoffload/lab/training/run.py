@@ -69,12 +69,8 @@ def run_all(
     Args:
         runs: at least one; they may differ in everything but data set and number of workers.
         testbed: settings with NICs, and with at least as many nodes as the runs need (:func:`nodes_needed`).
-        baselines: name in :data:`BASELINES`.
-        on_phase: called with a phrase whenever a step of building a testbed begins.
         on_progress: called a few times per second, from another thread.
         on_record: called after every run, so that an interrupted series keeps its records.
-        on_failure: called with the name of a failed run, and its error.
-        outputs: outputs beside the records.
     """
     _check_together(runs, testbed)
     planned, datasets = plan_runs(runs, baselines), OneDataset()
@@ -122,7 +118,6 @@ class OneDataset:
     """The data set of the latest run. Digits and noise depend on the seed, so another run may need another set."""
 
     def __init__(self) -> None:
-        """Start without a data set."""
         self._seed: int | None = None
         self._dataset: Dataset | None = None
         self._saved: dict[tuple[str, int], Path] = {}

@@ -20,14 +20,10 @@ SAMPLE_EVERY: Final = 50
 
 
 def train_alone(settings: TrainSettings, worker: int = 0) -> Iterator[tuple[Float32Array, float]]:
-    """Train in this process, with one of torch's threads.
+    """Train in this process, with one of torch's threads; the settings' method is not used.
 
-    Args:
-        settings: settings of the run; their method is not used.
-        worker: number of the worker whose batches are taken.
-
-    Yields:
-        after each iteration its gradient, float32[n], which the next one overwrites, and the seconds of computing.
+    Yields after each iteration its gradient, float32[n], which the next one overwrites, and the seconds of
+    computing.
     """
     dataset = data.load(settings)
     replica = Replica(settings)

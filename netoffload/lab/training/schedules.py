@@ -11,11 +11,7 @@ from netoffload.errors import UsageError
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """The base of all schedules, whose rate is constant.
-
-    Attributes:
-        warmup: number of first iterations, in which the rate rises in equal steps to the schedule's value.
-    """
+    """The base of all schedules, whose rate is constant after it has risen in ``warmup`` equal steps."""
 
     warmup: int = dataclasses.field(default=0, kw_only=True)
 

@@ -43,15 +43,7 @@ def search(
     grid: Sequence[float] = GRID,
     on_trial: Callable[[Trial], None] = lambda _trial: None,
 ) -> list[Trial]:
-    """Train with every threshold of every method.
-
-    Args:
-        settings: settings of the runs; ``method`` is replaced.
-        dataset: the data set that they name.
-        methods: names in :data:`METHODS`.
-        grid: the thresholds.
-        on_trial: called after each run.
-    """
+    """Train with every threshold of every method, which replaces that of ``settings``."""
     trials = []
     for method in methods:
         for threshold in grid:

@@ -16,7 +16,6 @@ class CharacterLstm(nn.Module):
     """Layers of LSTM between an embedding and a fully connected layer; every sequence begins with a state of zeros."""
 
     def __init__(self, classes: int, units: int, layers: int) -> None:
-        """Make it with torch's own initialisation."""
         super().__init__()
         self.embed = nn.Embedding(classes, units)
         self.recur = nn.LSTM(units, units, layers, batch_first=True)
@@ -32,7 +31,6 @@ class Block(nn.Module):
     """A block of a transformer: attention to earlier places, then a layer of four times the width."""
 
     def __init__(self, width: int, heads: int) -> None:
-        """Make it with torch's own initialisation."""
         super().__init__()
         self.heads = heads
         self.before_attention, self.before_widening = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -53,7 +51,6 @@ class Transformer(nn.Module):
     """Blocks between an embedding of tokens and places and the same embedding of tokens."""
 
     def __init__(self, shape: Tokens, blocks: int, width: int, heads: int) -> None:
-        """Make it with torch's own initialisation."""
         super().__init__()
         self.tokens, self.places = nn.Embedding(shape.classes, width), nn.Embedding(shape.length, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(blocks)))

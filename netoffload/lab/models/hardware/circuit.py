@@ -6,14 +6,7 @@ from typing import NamedTuple
 
 
 class Shifter(NamedTuple):
-    """Rows of multiplexers with two inputs: row i moves all bits by 2^i places, or leaves them.
-
-    Attributes:
-        what: what it moves.
-        bits: width of a row.
-        places: distances by which it can move.
-        copies: shifters of this kind.
-    """
+    """Rows of multiplexers with two inputs: row i moves all bits by 2^i of ``places``, or leaves them."""
 
     what: str
     bits: int
@@ -32,12 +25,7 @@ class Shifter(NamedTuple):
 
 
 class Circuit(NamedTuple):
-    """One engine, without the blocks of its lanes.
-
-    Attributes:
-        register_bits: bits of registers that shifters fill or empty at any octet.
-        shifters: what moves octets to their places.
-    """
+    """One engine, without the blocks of its lanes; shifters fill or empty its register at any octet."""
 
     register_bits: int
     shifters: tuple[Shifter, ...]
@@ -57,7 +45,6 @@ def tree(what: str, code_bits: int, steps: int) -> tuple[Shifter, ...]:
     """Return the three levels that move the codes of eight lanes together, or apart.
 
     Args:
-        what: the codes.
         code_bits: the longest code.
         steps: the longest code in the unit by which codes move.
     """

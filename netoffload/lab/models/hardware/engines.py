@@ -53,10 +53,7 @@ def joined(level: list[Vector]) -> Vector:
 class Engine(ABC):
     """Registers between two ports; subclasses define what enters and what leaves.
 
-    Attributes:
-        intake: the port on which beats arrive.
-        outlet: the port on which beats leave.
-        held: the shift register at the port with the compressed octets.
+    ``held`` is the shift register at the port with the compressed octets.
     """
 
     capacity_bits: ClassVar[int] = REGISTER_BITS
@@ -96,7 +93,6 @@ class Engine(ABC):
         """Let one clock cycle pass.
 
         Args:
-            offered: the beat at the input, or None.
             has_ended: no beat will ever come again.
             is_sink_ready: a beat at the output would be taken.
 
@@ -176,11 +172,7 @@ class Decompressor(Engine):
         self.held = self.held.then(Vector(beat.bits, 8 * beat.octets))
 
     def leave(self, has_ended: bool) -> tuple[Beat, int] | None:
-        """Return eight floats if the buffer holds their whole vector.
-
-        Raises:
-            CodecError: the stream ended inside a vector.
-        """
+        """Return eight floats if the buffer holds their whole vector."""
         tags = [self.held.bits >> TAG_BITS * lane & 3 for lane in range(LANES)]
         used = TAGS_BITS + sum(CODE_BITS[tag] for tag in tags)
         if self.held.length < used:
@@ -209,19 +201,9 @@ def beat_of(held: Vector, is_last: bool) -> tuple[Beat, int] | None:
 
 
 def clocked(engine: Engine, beats: Iterable[Beat], valid: Timing = always, ready: Timing = always) -> list[Beat]:
-    """Clock an engine until the last beat has left it.
+    """Clock an engine until the last beat has left it; return the beats that left.
 
-    Args:
-        engine: a compressor or decompressor, whose ports count.
-        beats: the beats that arrive.
-        valid: the cycles in which the source has a beat.
-        ready: the cycles in which the sink takes a beat; like ``valid``, it must become true again and again.
-
-    Returns:
-        The beats that left.
-
-    Raises:
-        CodecError: the stream ends inside a compressed burst.
+    ``valid`` and ``ready`` must become true again and again.
     """
     coming = iter(beats)
     waiting = next(coming, None)

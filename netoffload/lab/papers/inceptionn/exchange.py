@@ -38,9 +38,7 @@ def _exchange_times(setting: Setting, gbit: float) -> Json:
 def calibrated(rows: Sequence[Sequence[Any]], way: str) -> tuple[Link, float]:
     """Fit latency and time per octet to measured exchanges of a way, and return them with the largest error (0..1).
 
-    Args:
-        rows: way, nodes, octets and seconds of each exchange.
-        way: ``ring`` or ``wa``.
+    A row is way, nodes, octets and seconds.
     """
     own = [row for row in rows if row[0] == way]
     formula = ring_s if way == "ring" else lambda link, nodes, octets: star_s(link, nodes - 1, octets)
