@@ -64,6 +64,13 @@ def holds(claim_id: str, statement: str, place: str, standing: Standing = Standi
     return Claim(claim_id, statement, 1.0, HOLDS, place, standing, why)
 
 
+def scaled(
+    claim_id: str, quantity: str, printed: float | None, unit: str, place: str, *, within: float | None = None
+) -> Claim:
+    """Return a claim of which only the form can be compared; the item's setting says why."""
+    return Claim(claim_id, quantity, printed, unit, place, Standing.SCALED, within=within)
+
+
 def not_here(claim_id: str, quantity: str, printed: float | None, unit: str, place: str, why: str) -> Claim:
     """Return a claim whose value cannot be measured here."""
     return Claim(claim_id, quantity, printed, unit, place, Standing.NOT_HERE, why)
