@@ -99,13 +99,6 @@ def quality(
     )
 
 
-def variance_ratio(
-    compressor: Compressor, values: Float32Array, layout: Layout | None = None, *, repeats: int = 8, seed: int = 1
-) -> float:
-    """Return E |Q(v) - v|^2 / |v|^2 of :func:`quality`."""
-    return quality(compressor, values, layout, repeats=repeats, seed=seed).variance_ratio
-
-
 def speeds(compressor: Compressor, values: Float32Array, layout: Layout | None = None, *, repeats: int = 9) -> Speeds:
     """Time encoding and decoding a finite float32[n], in turn, each ``repeats`` times."""
     layers = layout or Layout.flat(values.size)

@@ -14,9 +14,9 @@ from netoffload.lab.bench.settings import EightBitSettings
 from netoffload.lab.models.cost import eight_bit as model
 from netoffload.lab.papers.claim import Claim, not_here, scaled
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, bound
-from netoffload.lab.papers.runs import bars, learnt, settings_of
+from netoffload.lab.papers.runs import bars, settings_of
 from netoffload.lab.reports import Panel, Series
-from netoffload.lab.training.gradient_replicas import Seen
+from netoffload.lab.training.inprocess import Seen, learnt
 
 TYPES: Final = ("8bit-dynamic", "8bit-linear", "8bit-mantissa", "8bit-static")
 MNIST_RELATIVE: Final = {

@@ -11,10 +11,10 @@ from netoffload.compressors import Layout, registry
 from netoffload.lab.bench.compressor_quality import quality
 from netoffload.lab.papers.claim import Standing, holds, not_here, scaled
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, bound
-from netoffload.lab.papers.runs import curve, learnt, on_links, settings_of
+from netoffload.lab.papers.runs import curve, on_links, settings_of
 from netoffload.lab.reports import Panel, Series
 from netoffload.lab.training import data, inprocess
-from netoffload.lab.training.gradient_replicas import Seen
+from netoffload.lab.training.inprocess import Seen, learnt
 
 METHODS: Final = {
     "FULLSGD": "fullsgd",

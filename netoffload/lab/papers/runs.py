@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ from netoffload.lab.results import Record
 from netoffload.lab.testbed import NicSettings, TestbedSettings
 from netoffload.lab.training import run
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.gradient_replicas import Observe, SeeOutputs, learn
 from netoffload.lab.training.outcome import Step
 
 
@@ -22,20 +20,6 @@ def settings_of(
     """Return the settings of a run on a data set of the setting, or on one that needs no folder."""
     folder = setting.folders.get(data_set or "")
     return TrainSettings(method, model=model, data=data_set, data_dir=str(folder) if folder else None, **more)
-
-
-def learnt(
-    settings: TrainSettings,
-    coder: str | None = None,
-    *,
-    weights: str | None = None,
-    every: int = 0,
-    observe: Observe | None = None,
-    see_outputs: SeeOutputs | None = None,
-) -> dict[str, Any]:
-    """Train with gradient replicas and return the result in JSON's types."""
-    found = learn(settings, coder=coder, weights=weights, every=every, observe=observe, see_outputs=see_outputs)
-    return dataclasses.asdict(found)
 
 
 def on_links(

@@ -19,12 +19,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from netoffload.errors import TestbedError
-from netoffload.lab.testbed.plan import Plan, make_plan, settings_from_json, settings_to_json, state_root
+from netoffload.lab.testbed.plan import Plan, make_plan, settings_from_json, state_root
 from netoffload.lab.testbed.processes import ProcessId, identify, is_alive
 
 JOURNAL_NAME: Final = "journal.jsonl"
@@ -72,7 +72,7 @@ class Journal:
             "event": "run",
             "run": plan.run_id,
             "owner": {"pid": owner.pid, "start_ticks": owner.start_ticks},
-            "settings": settings_to_json(plan.settings),
+            "settings": asdict(plan.settings),
             "mark": plan.mark,
         }
         # A rename puts it in place, so no process sees a run without its first line.

@@ -58,7 +58,7 @@ from netoffload.errors import RunError, SystemRefusedError, TestbedError, UsageE
 from netoffload.lab.testbed import nics
 from netoffload.lab.testbed.build import Testbed
 from netoffload.lab.testbed.forks import RANK_ENV, python_argv
-from netoffload.lab.testbed.meter import Meter
+from netoffload.lab.testbed.meter import metered
 from netoffload.lab.testbed.plan import NodePlan
 from netoffload.lab.testbed.processes import guarded
 
@@ -220,13 +220,13 @@ def run_ranks(
     if capture_stdout:
         on_stdout = lambda _rank, lines: captured.append(lines)  # noqa: E731
     heard = _without_remarks(on_stderr or pass_on_stderr, REMARKS.get(mpi, ()))
-    with Meter(bed) as meter, RanksOutput(len(node_indices), on_stdout or pass_on_stdout, heard) as output:
+    with metered(bed) as meter, RanksOutput(len(node_indices), on_stdout or pass_on_stdout, heard) as output:
         words = program_argv(argv, mpi, {**os.environ, **(env or {})})
         launch = make_launch(mpi, bed, _places(bed, node_indices, words, output, script_of(mpi)))
         first = bed.plan.nodes[node_indices[0]]
         merged = {**RANK_ENV, **launch.default_env, ENV_MASTER: first.address, **_common_env(bed), **launch.env}
         merged |= {**dict.fromkeys(TORCH_INTERFACES, first.device), **(env or {})}
-        merged |= {ENV_METER: str(meter.path), ENV_LAUNCH: launch_id}
+        merged |= {ENV_METER: str(meter), ENV_LAUNCH: launch_id}
         merged["TMPDIR"] = str(bed.make_scratch())  # launchers leave files there when they are ended
         carry_out(launch, merged, output, len(node_indices), program, timeout_s)
     return RanksResult(time.monotonic() - started_s, b"".join(captured).decode(errors="replace"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -215,13 +215,8 @@ def nic_argv(plan: Plan, node: NodePlan, ready_fd: int | None = None) -> list[st
     return process.argv()
 
 
-def settings_to_json(settings: TestbedSettings) -> dict[str, Any]:
-    """Return the settings as JSON values."""
-    return asdict(settings)
-
-
 def settings_from_json(values: dict[str, Any]) -> TestbedSettings:
-    """Return the settings that :func:`settings_to_json` wrote."""
+    """Return the settings of which these are the ``asdict``."""
     nic = values["nic"]
     return TestbedSettings(**{**values, "nic": None if nic is None else NicSettings(**nic)})
 

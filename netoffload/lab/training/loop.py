@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from netoffload.collectives import Exchange, ring_allreduce
-from netoffload.lab.training.board import Board
+from netoffload.lab.training.capture import Board
 from netoffload.lab.training.checkpoint import Checkpoints
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 from netoffload.lab.training.dataset import Dataset

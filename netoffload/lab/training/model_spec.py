@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from netoffload.lab.training.optimizers import Adam, Optimizer, RmsProp, Sgd
-from netoffload.lab.training.schedules import Polynomial, Schedule, StepDecay
+from netoffload.lab.training.optimizers import Adam, Optimizer, Polynomial, RmsProp, Schedule, Sgd, StepDecay
 
 if TYPE_CHECKING:
     import torch

@@ -16,8 +16,7 @@ from netoffload.lab.reports import INLINE, VIA_NICS, split_name
 from netoffload.lab.results import Record
 from netoffload.lab.testbed import NicSettings
 from netoffload.lab.training import checkpoint
-from netoffload.lab.training.board import check_tensorboard
-from netoffload.lab.training.capture import CAPTURE_FILE, LAYERS_FILE
+from netoffload.lab.training.capture import CAPTURE_FILE, LAYERS_FILE, check_tensorboard
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 
 RECORD_FILE: Final = "record.json"

@@ -26,14 +26,12 @@ from netoffload.config import Offload
 from netoffload.environment import cpu_model
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.lab.results import ClassCounts, Versions
-from netoffload.lab.training.board import Board
-from netoffload.lab.training.capture import Kept
+from netoffload.lab.training.capture import Board, Kept
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import open_saved
 from netoffload.lab.training.loop import RankRun, warm_up
-from netoffload.lab.training.measure import read_meter, traffic_between
 from netoffload.lab.training.memory import peak_memory_octets
-from netoffload.lab.training.outcome import Coded, RankOutcome
+from netoffload.lab.training.outcome import Coded, RankOutcome, read_meter, traffic_between
 from netoffload.lab.training.replica import Watch
 from netoffload.programs import end_at_once
 from netoffload.transport import Lane

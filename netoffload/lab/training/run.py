@@ -29,9 +29,8 @@ from netoffload.lab.testbed import (
 from netoffload.lab.training import data
 from netoffload.lab.training.config import RankJob, TrainSettings
 from netoffload.lab.training.dataset import Dataset, save
-from netoffload.lab.training.measure import FLOAT_OCTETS, check_traffic, with_coded
 from netoffload.lab.training.memory import check_memory
-from netoffload.lab.training.outcome import Parts, RankOutcome, Step
+from netoffload.lab.training.outcome import FLOAT_OCTETS, Parts, RankOutcome, Step, check_traffic, with_coded
 from netoffload.lab.training.plan import BASELINES, NO_OUTPUTS, Outputs, Planned, plan_runs
 from netoffload.lab.training.rank_imports import IMPORTED
 from netoffload.methods import Way

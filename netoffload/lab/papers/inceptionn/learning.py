@@ -12,9 +12,9 @@ from netoffload.lab.models.engine_model import EngineModel
 from netoffload.lab.models.settings import EngineSettings
 from netoffload.lab.papers.claim import Claim, holds, not_here, scaled
 from netoffload.lab.papers.item import Item, Json, Reading, Setting, Step, bound
-from netoffload.lab.papers.runs import bars, learnt, settings_of
+from netoffload.lab.papers.runs import bars, settings_of
 from netoffload.lab.reports import Panel, Series
-from netoffload.lab.training.gradient_replicas import Seen
+from netoffload.lab.training.inprocess import Seen, learnt
 
 NO_IMAGENET: Final = "ImageNet is not here, and two cores would take months"
 

@@ -11,9 +11,9 @@ import numpy as np
 from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.papers.claim import Claim, Standing, holds, not_here, scaled
 from netoffload.lab.papers.item import Item, Json, Reading, Setting, Step, bound
-from netoffload.lab.papers.runs import bars, curve, learnt, settings_of
+from netoffload.lab.papers.runs import bars, curve, settings_of
 from netoffload.lab.reports import Panel, Series
-from netoffload.lab.training.gradient_replicas import Seen
+from netoffload.lab.training.inprocess import Seen, learnt
 
 NO_IMAGENET: Final = "ImageNet is not here, and two cores would take months"
 CODERS: Final[Mapping[str, str | None]] = {
