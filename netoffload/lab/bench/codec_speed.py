@@ -122,7 +122,7 @@ def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_
         (halves_len, lambda: decode_halves(halves, 0, *half, octets, 0)),
     ]
     for octets_read, decoding in decodings:
-        target[:] = np.nan
+        target[:] = np.nan  # what an earlier decoding left must not pass for an answer
         if (encoded, decoding()) != (count, octets_read) or target[:count].tobytes() != wanted.tobytes():
             raise RunError(f"{variant.codec.name} ({variant.kernel}) is wrong: run 'netoffload verify codec'")
     quality = Quality(*errors(values, wanted), source.size / length, (classes / count).tolist())

@@ -234,7 +234,7 @@ def progress(
             bars.update(tasks[name], completed=step.done, learnt=f"{losses[name]} {step.learnt}")
             if notes.is_terminal:
                 return
-            tenth = step.tenths_of(iterations)
+            tenth = 10 * step.done // iterations
             if step.done == 0:
                 notes.print(f"training {name}", highlight=False, markup=False)
             elif tenth > tenths[name]:

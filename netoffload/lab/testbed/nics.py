@@ -89,6 +89,7 @@ def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill
         raise UsageError(f"run {plan.run_id} has no NICs: it was built with --no-nic")
     with _alone(plan, progress), loading() as server, _loaded(server, 1) as conns:
         old = _nics(_up(plan)).get(node.name)
+        # The new NIC's kernels are loaded: from here on nobody forwards, as briefly as possible.
         ended = [old] if old is not None and is_alive(old) else []
         end(ended, kill=kill)
         since_s = time.monotonic()

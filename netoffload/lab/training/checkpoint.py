@@ -93,7 +93,7 @@ class Checkpoints:
 
         inner = self._folder / f"iteration{done}"
         write_whole(inner / f"rank{self._exchange.rank}.pt", lambda file: torch.save(state, file))
-        barrier(self._exchange)
+        barrier(self._exchange)  # checkpoint.json may name this iteration only when every rank's file is on the disk
         if self._exchange.rank == 0:
             said = Checkpoint(FORMAT, self._asked.run, done, accuracy)
             octets = json.dumps(dataclasses.asdict(said), indent=2).encode()

@@ -112,6 +112,7 @@ def batches(
     """
     if len(labels) < batch:
         raise UsageError(f"{len(labels)} samples are no batch of {batch}")
+    # A run that goes on draws as if it had drawn the first batches: an epoch's order needs only its number.
     epoch, skipped = divmod(first, len(labels) // batch)
     while True:
         order = torch.from_numpy(np.random.default_rng((seed, worker, epoch)).permutation(len(labels)))

@@ -200,6 +200,7 @@ def door_for(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> Door
 def _averaging_gradients(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> Door:
     """Return the door of gradients that become means during backward."""
     state = _gradient_state(settings, replica, calls)
+    # Without buckets one bucket holds all: it leaves when backward ends, so nothing is hidden.
     octets = int(settings.bucket_mb * 1e6)
     optimizer = TimedOptimizer(replica.optimizer, state, bucket_octets=octets or WHOLE_OCTETS)
     optimizer.has_buckets = octets > 0

@@ -145,7 +145,7 @@ def warm_up(settings: TrainSettings, replica: Replica, calls: AnyCalls, batches:
         batch = next(batches)
         for _ in range(rounds):
             replica.backward(*batch)
-    replica.set_buffers(buffers)
+    replica.set_buffers(buffers)  # forward has changed BatchNorm's statistics
     warm_up_exchange(settings, replica, calls, rounds)
     replica.warm_up_update()
 
@@ -159,7 +159,7 @@ def average_buffers(replica: Replica, exchange: Exchange, workers: int) -> None:
     if not buffers.size:
         return
     if exchange.rank >= workers:
-        buffers.fill(0)
+        buffers.fill(0)  # an aggregator has seen no sample
     ring_allreduce(exchange, buffers, tagged=False)
     replica.set_buffers(np.divide(buffers, np.float32(workers), out=buffers))
 
@@ -257,6 +257,7 @@ class Milestones:
             if math.isfinite(loss := fmean(self._losses)):
                 self.loss_after[str(done)] = loss
         self._losses.clear()
+        # Only rank 0 has measured: the sum gives all ranks its answer, so that they end together.
         ring_allreduce(self._exchange, is_enough, tagged=False)
         return bool(is_enough[0])
 

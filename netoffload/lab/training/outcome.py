@@ -43,10 +43,6 @@ class Step:
         texts = [f"{name} {value:.3g}" for name, value in words.items() if value is not None]
         return ", ".join(texts) + (" %" if self.accuracy is not None else "")
 
-    def tenths_of(self, iterations: int) -> int:
-        """Return how many tenths of a run's iterations are finished."""
-        return 10 * self.done // iterations
-
     def to_octets(self) -> bytes:
         """Return a line of a fixed length, so that it overwrites the previous one."""
         return json.dumps(dataclasses.asdict(self)).encode().ljust(STEP_OCTETS - 1) + b"\n"

@@ -85,6 +85,7 @@ def run_all(
         records.append(record)
         on_record(record)
 
+    # The fork server imports torch while the first testbed is built; both testbeds use it.
     with prepared_ranks(IMPORTED):
         for settings, left in _beds(planned, testbed, outputs, keep):
             with Testbed(make_plan(settings, new_run_id()), progress=on_phase) as bed:
@@ -191,6 +192,7 @@ def run_one(
     if capture is not None:
         capture.keep(folder)
     outcomes = [RankOutcome.read(folder, rank) for rank in range(settings.ranks)]
+    # A run without NICs must not look like one with their codec, unless the ranks used the codec themselves.
     used = testbed if run.has_nics or settings.is_inline else dataclasses.replace(testbed, nic=None)
     record = make_record(settings, used, bed.rate_bps_measured, started, outcomes)
     outputs.keep(run, testbed.nic, record)

@@ -54,7 +54,7 @@ In every cycle each port moves a beat or waits for exactly one reason (:class:`W
 one gradient is one stream.
 
 Files: ``ports``, beats and the counts of a port; ``blocks``, the logic of one lane; ``engines``, register, cycle,
-compressor, decompressor; ``circuit``, the parts of an engine. This file has the functions from arrays to arrays.
+compressor, decompressor, and their parts. This file has the functions from arrays to arrays.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ import numpy as np
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CodecError
 from netoffload.lab.models.hardware.blocks import MODELLED, blocks_of
-from netoffload.lab.models.hardware.circuit import Circuit, Shifter
-from netoffload.lab.models.hardware.engines import LANES, Compressor, Decompressor, Engine, clocked
+from netoffload.lab.models.hardware.engines import LANES, Circuit, Compressor, Decompressor, Engine, Shifter, clocked
 from netoffload.lab.models.hardware.ports import (
     BEAT_OCTETS,
     MEANING,

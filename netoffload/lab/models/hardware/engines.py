@@ -1,4 +1,7 @@
-"""The two engines: a shift register each, a cycle that both share, and the logic at its input or output."""
+"""The two engines: a shift register each, a cycle that both share, and the logic at its input or output.
+
+Their circuits are counted: bits that are stored, bits that are moved, and the multiplexers that move them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import ClassVar, Final, NamedTuple
 
 from netoffload.errors import CodecError
 from netoffload.lab.models.hardware.blocks import CODE_BITS, Blocks, Coded
-from netoffload.lab.models.hardware.circuit import Circuit, Shifter, tree
 from netoffload.lab.models.hardware.ports import BEAT_BITS, Beat, Port, Timing, Wait, always
 
 FLOAT_BITS: Final = 32
@@ -48,6 +50,54 @@ def joined(level: list[Vector]) -> Vector:
     while len(level) > 1:  # 8 -> 4 -> 2 -> 1
         level = [low.then(high) for low, high in zip(level[::2], level[1::2], strict=True)]
     return level[0]
+
+
+class Shifter(NamedTuple):
+    """Rows of multiplexers with two inputs: row i moves all bits by 2^i of ``places``, or leaves them."""
+
+    what: str
+    bits: int
+    places: int
+    copies: int = 1
+
+    @property
+    def width_bits(self) -> int:
+        """Bits that it can move in a cycle."""
+        return self.copies * self.bits
+
+    @property
+    def multiplexers(self) -> int:
+        """Multiplexers of one bit. A circuit has somewhat fewer, since some at the edges of a row are not needed."""
+        return self.width_bits * (self.places - 1).bit_length()
+
+
+class Circuit(NamedTuple):
+    """One engine, without the blocks of its lanes; shifters fill or empty its register at any octet."""
+
+    register_bits: int
+    shifters: tuple[Shifter, ...]
+
+    @property
+    def width_bits(self) -> int:
+        """Bits that all shifters can move in a cycle."""
+        return sum(shifter.width_bits for shifter in self.shifters)
+
+    @property
+    def multiplexers(self) -> int:
+        """Multiplexers of one bit in all shifters."""
+        return sum(shifter.multiplexers for shifter in self.shifters)
+
+
+def tree(what: str, code_bits: int, steps: int) -> tuple[Shifter, ...]:
+    """Return the three levels that move the codes of eight lanes together, or apart.
+
+    Args:
+        code_bits: the longest code.
+        steps: the longest code in the unit by which codes move.
+    """
+    return tuple(
+        Shifter(f"{what}, {lanes} lanes", lanes * code_bits, lanes // 2 * steps + 1, 8 // lanes) for lanes in (2, 4, 8)
+    )
 
 
 class Engine(ABC):
