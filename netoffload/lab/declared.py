@@ -28,9 +28,7 @@ class Setting:
     """How a setting appears on a command line.
 
     Attributes:
-        help: a sentence, or several.
         flags: names of the option; none: the field's name.
-        least: smallest number that is possible.
         shown_default: what help shows as the default; True: the default itself.
         argument: placeholder of a positional argument; None: it is an option.
     """
@@ -136,12 +134,8 @@ class Column:
     """A column of a table.
 
     Attributes:
-        heading: stands above the column.
-        form: how a value is written.
         per: what the value is divided by before it is formatted: 1e6 shows a number in millions, 0.01 in per cent.
         of: returns what the column shows, from the field's value; its own value if None.
-        none: stands for None.
-        is_words: the column has words, not numbers.
     """
 
     heading: str
@@ -225,11 +219,8 @@ class Table:
         """Return the table that the columns of a class of findings make.
 
         Args:
-            kind: the class whose fields are columns.
             rows: its findings, or others with some fields of the same names.
-            title: stands above the table.
             only: the fields that are columns of this table, with blanks between them; None: all.
-            more: caption and padding.
         """
         hints = typing.get_type_hints(kind, include_extras=True)
         declared = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}

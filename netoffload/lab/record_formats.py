@@ -77,11 +77,7 @@ STEP: Final[Migrations] = {}
 
 
 def migrated(record: dict[str, Any], where: str, migrations: Migrations) -> dict[str, Any]:
-    """Bring a record of an older format to :data:`FORMAT`, in place, and return it.
-
-    Raises:
-        UsageError: an unknown format, a newer one, or a key of its format is missing.
-    """
+    """Bring a record of an older format to :data:`FORMAT`, in place, and return it."""
     written = record.get("format")
     if type(written) is not int or written < 1:
         raise UsageError(f"{where} is not a record of format 1 to {FORMAT}")

@@ -13,7 +13,9 @@ path to the key. A partly read record would give wrong figures.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import tempfile
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +26,9 @@ from netoffload.errors import UsageError
 from netoffload.lab.record_formats import FORMAT, RUN, STEP, migrated
 
 T = TypeVar("T")
+
+ROOM_OCTETS: Final = 256 * 1024
+"""Room for records and a report with its figure."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,20 +251,12 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str, where: str = "record") -> Record:
-    """Read a line that :func:`to_line` of this version or an older one wrote.
-
-    Raises:
-        UsageError: not JSON, a newer format, or a key that is unknown, missing or of the wrong type.
-    """
+    """Read a line that :func:`to_line` of this version or an older one wrote."""
     return _read_line(Record, line, where)
 
 
 def _read_line(kind: type[T], line: str, where: str) -> T:
-    """Read a line of :class:`Record` or :class:`StepRecord`.
-
-    Raises:
-        UsageError: as :func:`from_line`.
-    """
+    """Read a line of :class:`Record` or :class:`StepRecord`."""
     try:
         value = json.loads(line)
     except ValueError as error:
@@ -270,11 +267,7 @@ def _read_line(kind: type[T], line: str, where: str) -> T:
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
-    """Append records to a file of JSON lines, which is made if it does not exist.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
+    """Append records to a file of JSON lines, which is made if it does not exist."""
     lines = "".join(to_line(record) + "\n" for record in records)
     try:
         with path.open("a", encoding="utf-8") as file:
@@ -284,11 +277,7 @@ def append_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that cannot be written, before a long command begins; leave no new file behind.
-
-    Raises:
-        UsageError: its folder does not exist, or it cannot be opened for writing.
-    """
+    """Refuse a file that cannot be written, before a long command begins; leave no new file behind."""
     if not path.parent.is_dir():
         raise UsageError(f"cannot write {path}: {path.parent} is not a folder")
     is_new = not path.exists()
@@ -298,14 +287,16 @@ def check_writable(path: Path) -> None:
             path.unlink()
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    try:  # a full disk still makes empty files
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            probe.write(bytes(ROOM_OCTETS))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # others are about the folder, not the file
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read a file of JSON lines; empty lines are skipped.
-
-    Raises:
-        UsageError: no such file, a line that is not a record, or a file without records.
-    """
+    """Read a file of JSON lines; empty lines are skipped."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -325,11 +316,8 @@ class StepRecord:
 
     Attributes:
         effort: quick or full.
-        started: time of its begin, UTC, ISO 8601.
         load_1min: load of the machine when it began; None: not known.
-        machine: CPU and cores.
         commit: commit of the program's source; ``unknown`` if the source is no checkout.
-        value: the measured values: anything that JSON has.
     """
 
     format: int
@@ -352,11 +340,7 @@ def steps_path(folder: Path, item: str) -> Path:
 
 
 def append_step(folder: Path, record: StepRecord) -> None:
-    """Append a record to its item's file; an incomplete last line is replaced.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
+    """Append a record to its item's file; an incomplete last line is replaced."""
     try:
         path = steps_path(folder, record.item)
         before = path.read_bytes() if path.exists() else b""
@@ -372,9 +356,6 @@ def read_steps(folder: Path, item: str) -> dict[str, StepRecord]:
     """Return the records of an item by step, the last one of each step; without a file there are none.
 
     A last line that is incomplete, because its program was killed, is left out.
-
-    Raises:
-        UsageError: a line is no record.
     """
     path = steps_path(folder, item)
     if not path.exists():
@@ -402,11 +383,7 @@ def origins(records: Iterable[StepRecord]) -> dict[str, list[str]]:
 
 
 def decode_dataclass(kind: type[T], value: object, where: str) -> T:
-    """Build a dataclass from JSON's types, strictly: nested dataclasses, tuples, dicts, unions with None, scalars.
-
-    Raises:
-        UsageError: a key is unknown or missing, or a value has the wrong type; the message has the path to it.
-    """
+    """Build a dataclass from JSON's types, strictly: nested dataclasses, tuples, dicts, unions with None, scalars."""
     if not isinstance(value, dict):
         raise UsageError(f"{where} is not an object")
     hints = typing.get_type_hints(kind)

@@ -14,7 +14,7 @@ from netoffload.compressors import Layout, registry
 from netoffload.compressors.qsgd import Qsgd
 from netoffload.compressors.terngrad import TernGrad
 from netoffload.errors import UsageError
-from netoffload.lab.bench.compressor_quality import quality, variance_ratio
+from netoffload.lab.bench.compressor_quality import quality
 from tests.compressors.promises import gradients_like, main, qsgd_bound, ternary_means
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="thousands of encodings")
@@ -153,7 +153,7 @@ def test_variance_is_within_its_bound_and_as_calculated(count: int, levels: int,
     # Of the mean of squared errors: fourth moment of a Bernoulli variable less its variance squared.
     fourth = variance * ((1 - upper) ** 3 + upper**3)
     deviation = math.sqrt((units**4 * (fourth - variance**2)).sum() / repeats) / energy
-    assert abs(variance_ratio(compressor, values, repeats=repeats) - expected) < 5 * deviation + 1e-5
+    assert abs(quality(compressor, values, repeats=repeats).variance_ratio - expected) < 5 * deviation + 1e-5
     assert expected <= min(count / (4 * levels**2), math.sqrt(count) / levels)
 
 
@@ -163,7 +163,7 @@ def test_variance_is_within_its_bound_and_as_calculated(count: int, levels: int,
 def test_the_rules_for_s_keep_q_where_convergence_needs_it(spec: str, bound: float) -> None:
     values = np.random.default_rng(8).standard_t(3, 40_000).astype(np.float32)
     compressor = registry.parse(f"qsgd:norm=l2,bucket=0,{spec}")
-    assert bound / 4 < variance_ratio(compressor, values) <= bound
+    assert bound / 4 < quality(compressor, values).variance_ratio <= bound
 
 
 @pytest.mark.parametrize("batch", [256, 4_000_000, 2**30])

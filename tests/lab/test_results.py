@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from netoffload.lab.results import (
     Traffic,
     Versions,
 )
+from tests.shared.commands import netoffload
 
 
 def a_record() -> Record:
@@ -193,3 +195,15 @@ def test_the_line_of_a_bad_record_is_named(tmp_path: Path) -> None:
     path.write_text(results.to_line(a_record()) + "\n{\n")
     with pytest.raises(UsageError, match=r"runs\.jsonl:2 is not JSON"):
         results.read_records(path)
+
+
+def test_a_full_disk_is_refused_in_one_line_before_anything_is_built(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (results.ROOM_OCTETS // 2, limits[1]))
+    try:
+        done = netoffload("demo", "--out", str(tmp_path / "demo"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert done.returncode == 2
+    assert done.stderr == f"netoffload: cannot write {tmp_path}/demo/records.jsonl: File too large\n"
+    assert not list(tmp_path.iterdir())

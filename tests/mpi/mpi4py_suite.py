@@ -104,7 +104,8 @@ def tests_folder(given: Path | None) -> Iterator[Path]:
 
 def launch(ranks: int, mpi: str, options: Sequence[str]) -> int:
     """Run the tests on so many ranks and return 0 if all passed on all of them."""
-    from netoffload.lab.testbed.launch import make_local_launch
+    sys.path.insert(0, str(ROOT))  # this file is started by its path
+    from tests.shared.local_ranks import make_local_launch
 
     program = [sys.executable, "-m", "mpi4py", __file__, "--be-a-rank", *options]
     start = make_local_launch(mpi, [program] * ranks)

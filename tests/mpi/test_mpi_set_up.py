@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from netoffload.lab.testbed import run_local_ranks
 from netoffload.lab.testbed.launch import find_mpiexec
 from netoffload.transport.rounds.driver import prepare
+from tests.shared.local_ranks import run_local_ranks
 
 pytestmark = [pytest.mark.mpi]
 

@@ -8,8 +8,8 @@ import pytest
 
 from netoffload.config import ENV_OFFLOAD
 from netoffload.errors import RunError, UsageError
-from netoffload.lab.testbed import run_local_ranks
 from netoffload.lab.testbed.launch import find_mpiexec
+from tests.shared.local_ranks import run_local_ranks
 
 pytestmark = [pytest.mark.mpi]
 

@@ -18,7 +18,6 @@ from mpi4py import MPI
 
 from netoffload.compiled.progress import COMPILING
 from netoffload.errors import RunError
-from netoffload.lab.testbed import run_local_ranks
 from netoffload.lab.testbed.launch import find_mpiexec, find_openmpi
 from netoffload.lab.testbed.processes import guarded, marked
 from netoffload_mpi import CompComm
@@ -30,6 +29,7 @@ from tests.mpi.verify.failures import FAMILIES
 from tests.mpi.verify.run import Trial, first_difference
 from tests.shared.commands import python
 from tests.shared.forked_ranks import _forks  # noqa: F401
+from tests.shared.local_ranks import run_local_ranks
 
 pytestmark = [pytest.mark.mpi]
 

@@ -12,7 +12,7 @@ import pytest
 
 from netoffload import control
 from netoffload.errors import RunError, UsageError
-from netoffload.lab.testbed import Meter, Testbed, run_ranks
+from netoffload.lab.testbed import Testbed, metered, run_ranks
 from netoffload.lab.testbed.launch import RanksOutput
 from netoffload.lab.testbed.processes import marked
 from netoffload.lab.testbed.stream import stream
@@ -139,15 +139,15 @@ def test_lines_of_different_ranks_stay_whole(plain_bed: Testbed) -> None:
 
 
 def test_the_meter_answers_anybody(plain_bed: Testbed) -> None:
-    with Meter(plain_bed) as meter:
+    with metered(plain_bed) as meter:
         program = (
             "import json,sys;from netoffload.control import request;print(json.dumps(request(sys.argv[1],'wires')))"
         )
-        argv = [sys.executable, "-c", program, str(meter.path)]
+        argv = [sys.executable, "-c", program, str(meter)]
         asked = plain_bed.popen(3, argv, stdout=subprocess.PIPE, text=True)
         nodes = json.loads(asked.communicate(timeout=20)[0])["nodes"]
         assert [node["name"] for node in nodes] == ["n0", "n1", "n2", "n3"]
-        assert nodes == control.request(meter.path, "wires")["nodes"]
+        assert nodes == control.request(meter, "wires")["nodes"]
         assert nodes[0]["nic_control"] is None
         assert set(nodes[0]) >= {"address", "tx_octets", "tx_frames"}
-    assert not meter.path.exists()
+    assert not meter.exists()

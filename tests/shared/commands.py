@@ -62,7 +62,8 @@ def forked(*words: str, env: Mapping[str, str] | None = None, timeout_s: float =
 def ranks(count: int, *program: str, mpi: str = "mpich", timeout_s: float = 110) -> Done:
     """``python PROGRAM`` as ranks of this machine: forks, where the environment names a server."""
     from netoffload.errors import RunError
-    from netoffload.lab.testbed import launch, run_local_ranks
+    from netoffload.lab.testbed import launch
+    from tests.shared.local_ranks import run_local_ranks
 
     if (launch.find_mpiexec if mpi == "mpich" else launch.find_openmpi)() is None:
         pytest.skip(f"{mpi} is not installed (scripts/setup installs it)")

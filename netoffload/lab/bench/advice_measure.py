@@ -142,7 +142,6 @@ class Adviser(AllOrNothing[Findings]):
     """Measures what the user did not give, and predicts; only rank 0 has findings."""
 
     def __init__(self, asked: AdviseSettings) -> None:
-        """Find the ranks."""
         self._asked, self._rate_bps = asked, asked.rate_bps
         check(asked)
         self._load_1min = os.getloadavg()[0]
@@ -218,7 +217,7 @@ def _trained(asked: AdviseSettings, worker: int) -> tuple[Float32Array, Layout, 
     """Return a model's latest gradients, its layers, and the median seconds of a step."""
     try:
         from netoffload.lab.training.config import TrainSettings
-        from netoffload.lab.training.sample import train_alone
+        from netoffload.lab.training.inprocess import train_alone
     except ImportError as error:
         raise UsageError(f"a model needs torch: pip install 'netoffload[train]', or --gradients ({error})") from error
     settings = TrainSettings("inc", nodes=1, model=asked.model, batch=asked.batch)

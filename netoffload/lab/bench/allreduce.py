@@ -122,7 +122,6 @@ class Allreduce:
     """Every contender over every number of nodes; if one fails, the results of the others are reported."""
 
     def __init__(self, asked: AllreduceSettings) -> None:
-        """Prepare one part per number of nodes."""
         self._asked, self._names = asked, asked.what or installed() or DEFAULT
         self._sizes_octets = asked.sizes_octets
         self._parts = [_Part(bed) for bed in asked.beds()]

@@ -119,7 +119,6 @@ class CodecSpeed:
     """Every codec, kernel, bound, vector and size; an interrupted measurement still reports what it has."""
 
     def __init__(self, asked: CodecSettings) -> None:
-        """Refuse what cannot be measured."""
         for name in asked.kernel:
             check_choice("kernel (on this CPU)", name, tuple(kernels.usable_kernels()))
         self._codecs = [get(name) for name in asked.codec or CODECS]

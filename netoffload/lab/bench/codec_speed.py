@@ -106,11 +106,7 @@ def variants(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[
 
 
 def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_k: int, repeat: int) -> Measurement:
-    """Check a codec on a contiguous float32[n], of which the oracle makes ``wanted``, then time it.
-
-    Raises:
-        RunError: the floats that come back are not the oracle's.
-    """
+    """Check a codec on a contiguous float32[n], of which the oracle makes ``wanted``, then time it."""
     encode, encode_parameter, decode, decode_halves, decode_parameter = variant.functions(bound_k)
     source, count = values.view(np.uint8), values.size
     capacity = -(-count // LANES) * MAX_BURST_PAYLOAD
@@ -126,7 +122,7 @@ def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_
         (halves_len, lambda: decode_halves(halves, 0, *half, octets, 0)),
     ]
     for octets_read, decoding in decodings:
-        target[:] = np.nan
+        target[:] = np.nan  # what an earlier decoding left must not pass for an answer
         if (encoded, decoding()) != (count, octets_read) or target[:count].tobytes() != wanted.tobytes():
             raise RunError(f"{variant.codec.name} ({variant.kernel}) is wrong: run 'netoffload verify codec'")
     quality = Quality(*errors(values, wanted), source.size / length, (classes / count).tolist())

@@ -39,12 +39,9 @@ class Quality:
     """How a vector differs after encoding and decoding.
 
     Attributes:
-        ratio: octets of the float32 over octets of the payload, mean over repeats.
         variance_ratio: mean of |Q(v) - v|^2 / |v|^2; 0 for a vector of zeros.
         bias: |mean of Q(v) - v| / |v|, without the part that the finite number of repeats adds; None for one repeat.
-        mean_error: mean of abs(Q(v) - v).
         mean_relative_error: mean of abs(Q(v) - v) / abs(v) over values that are not 0.
-        max_error: largest abs(Q(v) - v) of all repeats.
     """
 
     ratio: float
@@ -69,14 +66,8 @@ def quality(
     """Encode and decode a vector ``repeats`` times and compare in float64.
 
     Args:
-        compressor: any.
         values: float32[n], n > 0, finite.
-        layout: of the vector; None: one layer.
         repeats: how often; 1 is enough for a method without randomness, but its bias is then not known.
-        seed: seed of the compressor's random numbers.
-
-    Raises:
-        UsageError: no value, no repeat, or values that the compressor refuses.
     """
     if repeats < 1 or not values.size:
         raise UsageError(f"a compressor's quality needs values and repeats, not {values.size} and {repeats}")
@@ -106,13 +97,6 @@ def quality(
         mean_relative_error=relative / repeats,
         max_error=largest,
     )
-
-
-def variance_ratio(
-    compressor: Compressor, values: Float32Array, layout: Layout | None = None, *, repeats: int = 8, seed: int = 1
-) -> float:
-    """Return E |Q(v) - v|^2 / |v|^2 of :func:`quality`."""
-    return quality(compressor, values, layout, repeats=repeats, seed=seed).variance_ratio
 
 
 def speeds(compressor: Compressor, values: Float32Array, layout: Layout | None = None, *, repeats: int = 9) -> Speeds:

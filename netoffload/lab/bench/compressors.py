@@ -56,7 +56,6 @@ class Compressors(AllOrNothing[Findings]):
     """Every compressor that was asked for, on one vector."""
 
     def __init__(self, asked: CompressorsSettings) -> None:
-        """Refuse compressors that do not exist."""
         self._asked = asked
         self._compressors = [registry.parse(spec) for spec in asked.compressor or registry.specs()]
 

@@ -41,17 +41,11 @@ QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 @dataclass(frozen=True)
 class Row(Finding):
-    """One contender; times are medians over the steps.
+    """One contender; times are medians over the steps, octets those on all wires.
 
-    Attributes:
-        compute_s: of a step in which nothing travels, in the same job.
-        communicate_s: what a step takes longer.
-        wire_bytes_per_iteration: on all wires, headers included.
-        ratio_to_fp16: octets of the fp16 hook for each of this one; None: that was not measured.
-        payload_ratio: octets of a plain ring for each that our hook sent, headers excluded; None: another hook.
-        accuracy: accuracy on the test set, after the last step.
-        loss: loss of rank 0's last batch.
-        times_s: times of every step.
+    ``compute_s`` is the step in which nothing travels. ``ratio_to_fp16`` is octets of the fp16 hook over this
+    one's. ``payload_ratio`` is octets of a plain ring over those that our hook sent, without headers. None: not
+    measured, or another hook.
     """
 
     what: Annotated[str, words("what")]
@@ -103,7 +97,6 @@ class Ddp:
     """Every contender's training; if a job fails, the results of the others are reported."""
 
     def __init__(self, asked: DdpSettings) -> None:
-        """Refuse what cannot be measured, before anything is built."""
         self._settings, self._names = asked.training(), asked.what or tuple(DDP_HOOKS)
         self._bed = TestbedSettings(asked.nodes, parse_rate_bps(asked.rate), nic=None)
         for name in self._names:

@@ -112,7 +112,6 @@ class EightBit(AllOrNothing[Findings]):
     """Every type on every distribution."""
 
     def __init__(self, asked: EightBitSettings) -> None:
-        """Nothing is measured yet."""
         self._sample, self._seed = asked.sample, asked.seed
 
     def measure(self, progress: Progress) -> None:

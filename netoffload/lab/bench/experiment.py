@@ -24,12 +24,8 @@ Sample = TypeVar("Sample")
 class Contender(Generic[Sample]):
     """Something that is measured in turn with others.
 
-    Attributes:
-        name: its name in the findings.
-        turn: takes the number of the round and returns a sample; rounds below 1 warm up.
-        may_fail: a :class:`~netoffload.errors.RunError` ends only this contender's turns, not the experiment.
-        samples: samples of all rounds from 1 on.
-        failed: why the contender failed; None: it did not.
+    ``turn`` takes the number of the round and returns a sample; rounds below 1 warm up, and leave none. If it
+    ``may_fail``, a RunError ends only its own turns.
     """
 
     name: str
@@ -62,9 +58,6 @@ def take_turns(
     """Let every contender that has not failed take its turn in every round.
 
     Warm-ups come first; their numbers end at 0, their samples are dropped. ``on_turn`` is called before each turn.
-
-    Raises:
-        RunError: a contender failed whose ``may_fail`` is false.
     """
     contenders = list(contenders)
     for number in range(1 - warm_ups, rounds + 1):

@@ -97,7 +97,6 @@ class DdpHook:
     Attributes:
         hook: name of a hook of :class:`netoffload.lab.training.ddp.DdpReplica`.
         nic_codec: codec of the emulated NICs; None: no NICs.
-        options: options of our hook.
         is_bounded: our hook also gets the error bound that the user chose.
     """
 
@@ -146,20 +145,10 @@ class JobRecord(Finding):
 
 @dataclass(frozen=True)
 class AllreduceResult(Finding):
-    """The ranks' result for one contender and size; figures are per call.
+    """The ranks' result for one contender and size, per call. None: no known rate, no meter, or no NICs.
 
-    Attributes:
-        what: the contender's name.
-        nodes: number of ranks.
-        times_s: time of the slowest rank, by round; the fields behind it are of these times.
-        bound_s: the least time; None: the rate is not known.
-        wire_octets: octets on all wires; None without a meter.
-        ratio: a ring's payload over the octets on all wires.
-        cpu_s: CPU time of ranks and NICs.
-        rank_cpu_s: CPU time of all ranks together.
-        nic_cpu_s: CPU time of all NICs together; None without NICs.
-        nic: counters of all NICs, added up; None without NICs.
-        max_error: largest difference from the exact sum.
+    ``times_s`` is the slowest rank's time by round. ``ratio`` is a ring's payload over the octets on all wires,
+    ``max_error`` the largest difference from the exact sum.
     """
 
     what: Annotated[str, words("what")]
@@ -194,13 +183,9 @@ class AllreduceRecord(JobRecord):
 
 @dataclass(frozen=True)
 class OverlapResult(Finding):
-    """What ``rank_overlap`` found with one kind of computation; times of a step are medians.
+    """What ``rank_overlap`` found with one kind of computation: times of a step by way and round, and their medians.
 
-    Attributes:
-        compute_kind: of :data:`COMPUTE`.
-        compute_s_per_bucket: time that computing one bucket should take.
-        times_s: time of a step, by way and round.
-        overlap: share of the shorter part that disappears behind the longer one; 1: the whole shorter part.
+    ``overlap`` is the share of the shorter part that disappears behind the longer one.
     """
 
     compute_kind: Annotated[str, words("with")]
@@ -224,14 +209,9 @@ class OverlapRecord(JobRecord):
 
 @dataclass(frozen=True)
 class DdpResult(Finding):
-    """The result of the ranks of ``rank_ddp`` for one contender.
+    """The result of the ranks of ``rank_ddp`` for one contender: the slowest rank's times and octets, per step.
 
-    Attributes:
-        times_s: time of the slowest rank, by step.
-        wire_octets: octets on all wires, per step.
-        payload_ratio: octets of a plain ring over those that our hook sent, headers excluded; None: another hook.
-        accuracy: accuracy on the test set, after the last step; None: each rank trains alone.
-        loss: loss of rank 0's last batch.
+    ``payload_ratio`` is as in ``ddp.Row``. ``accuracy`` is None for ranks that train alone.
     """
 
     what: str

@@ -88,7 +88,6 @@ class NicBench:
     """Every stage; finished stages are reported even if a later one fails."""
 
     def __init__(self, asked: NicBenchSettings) -> None:
-        """Prepare the streams' content; nothing is built yet."""
         self._asked, self._peers = asked, asked.peers_of(tuple(vpn_peers.PEERS))
         self._nic = NicSettings(asked.codec, asked.bound)
         self._rates_bps, self._size_octets = asked.rates_bps, asked.size_octets

@@ -259,6 +259,7 @@ def _rows(stage: Stage) -> dict[str, StreamRow]:
 
 
 def _shaped(stage: Stage, rows: Mapping[str, StreamRow]) -> ShapedRow:
+    # Over a shaped link only streams through NICs are measured: untagged ones fill the wire as the kernel's would.
     rows = {"untagged": rows["bypass"]} | {name: rows[name] for name in TAGGED}
     untagged = rows["untagged"]
     goodput = {name: row.Gbps.median for name, row in rows.items()}

@@ -55,7 +55,6 @@ class Overlap(AllOrNothing[Findings]):
     """One job of ranks that times every kind of computation."""
 
     def __init__(self, asked: OverlapSettings) -> None:
-        """Refuse what cannot be timed, before anything is built."""
         self._asked, self._bed, octets = asked, asked.bed(), parse_vector_octets(asked.size)
         for kind in asked.compute:
             config.check_choice("compute", kind, COMPUTE)

@@ -104,11 +104,9 @@ def _through_aggregator(comm: CompComm, values: Float32Array, *, tagged: bool) -
 def check_answer(comm: CompComm, what: str, call: Reduce, count: int, draw: Draw, seed: int) -> float:
     """Reduce vectors whose sum is known and compare with the oracle; return the largest error.
 
-    Whole numbers have the same sum in any order. A sum through NICs of ``draw``'s vectors must also have the bits that
-    their codec makes hop by hop, because a tolerance of the codec's step is larger than the sum of small gradients.
-
-    Raises:
-        ReplicaError: a sum is wrong, or ranks differ; raised on every rank.
+    Whole numbers have the same sum in any order. A sum through NICs of ``draw``'s vectors must also have the bits
+    that their codec makes hop by hop, because a tolerance of the codec's step is larger than the sum of small
+    gradients. A wrong sum, or ranks that differ, raise a ReplicaError on every rank.
     """
     is_modelled = what.endswith("_comp")
     precision = comm.precision() if is_modelled else None
@@ -250,15 +248,23 @@ def _delta(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     return {name: value - before.get(name, 0) for name, value in after.items()}
 
 
-def _parse(arguments: list[str]) -> argparse.Namespace:
-    first, _, rest = (__doc__ or "").partition("\n\n")
+def parser_of(module: str, text: str) -> argparse.ArgumentParser:
+    """Return the parser of a program of ranks: its module's docstring is its help, and it takes --json and --out."""
+    first, _, rest = text.replace("``", "").partition("\n\n")
     parser = argparse.ArgumentParser(
-        prog="python -m mpi4py -m netoffload.lab.bench.rank_allreduce",
-        description=first.replace("``", ""),
-        epilog=f"example: {rest.partition('Octets')[0]}".replace("``", "").rstrip(),
+        prog=f"python -m mpi4py -m netoffload.lab.bench.{module}",
+        description=first,
+        epilog=rest.rstrip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON there, and print nothing")
+    return parser
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = parser_of("rank_allreduce", __doc__ or "")
     parser.add_argument(
         "--what", choices=WHATS, action="append", help=f"repeat for several; default: {', '.join(WHATS_DEFAULT)}"
     )
@@ -270,8 +276,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--bound", type=int, default=BOUND_K_DEFAULT, metavar="K", help="its error bound 2^-K (default %(default)s)"
     )
     parser.add_argument("--rate", help="rate of every link, such as 1gbit: adds the bound to the report")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON there, and print nothing")
     return parser.parse_args(arguments)
 
 

@@ -31,13 +31,9 @@ UNTIMED_STEPS: Final = 3
 
 @dataclass(frozen=True)
 class Sample:
-    """Times and octets of one turn.
+    """Times of the steps of one turn, octets on all wires (0 but on rank 0), and octets of our hook.
 
-    Attributes:
-        times_s: time of each step on this rank.
-        wire_octets: octets on all wires; 0 on other ranks than rank 0.
-        ring_octets: octets that a plain ring would have sent from this rank instead of our hook.
-        sent_octets: octets that our hook sent.
+    ``ring_octets`` are those that a plain ring would have sent from this rank instead.
     """
 
     times_s: list[float]

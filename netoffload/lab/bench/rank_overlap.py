@@ -18,7 +18,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -30,7 +29,7 @@ from netoffload.config import check_choice, parse_size_octets
 from netoffload.errors import ReplicaError, UsageError
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.jobs import COMPUTE, OVERLAP_ARGUMENTS, OverlapRecord, OverlapResult
-from netoffload.lab.bench.rank_allreduce import described, measure_and_tell
+from netoffload.lab.bench.rank_allreduce import described, measure_and_tell, parser_of
 from netoffload.lab.bench.settings import OverlapSettings
 from netoffload.lab.declared import Table, add_arguments
 from netoffload_mpi import MPI, CompComm
@@ -81,7 +80,6 @@ class Step:
     """One step's buckets, and the four ways to do it; ``gradients``: float32[buckets, n] of this rank."""
 
     def __init__(self, comm: CompComm, gradients: Float32Array, compute: Compute) -> None:
-        """Prepare a step; nothing is computed yet."""
         self._comm = comm
         self._gradients = gradients
         self._compute = compute
@@ -169,17 +167,8 @@ def summary(kind: str, per_bucket_s: float, times_s: dict[str, tuple[float, ...]
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    first, _, rest = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m mpi4py -m netoffload.lab.bench.rank_overlap",
-        description=first.replace("``", ""),
-        epilog=rest.replace("``", "").rstrip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = parser_of("rank_overlap", __doc__ or "")
     add_arguments(parser, OverlapSettings, OVERLAP_ARGUMENTS)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON there, and print nothing")
     return parser.parse_args(arguments)
 
 

@@ -48,11 +48,7 @@ def _seed(of: str) -> Any:
 
 
 def parse_vector_octets(text: str) -> int:
-    """Return the octets of whole float32 in a size: ``16MB``, ``4096``.
-
-    Raises:
-        UsageError: not a size, or less than one float32.
-    """
+    """Return the octets of whole float32 in a size: ``16MB``, ``4096``."""
     if (octets := config.parse_size_octets(text) // 4 * 4) == 0:
         raise UsageError("size is less than one float32, 4 octets")
     return octets

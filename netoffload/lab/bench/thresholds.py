@@ -1,17 +1,74 @@
-"""Finds the best threshold of each threshold method by training with many of them (``training.search``)."""
+"""Finds the thresholds of ``wgt``, ``bgt`` and ``qgt`` by trying, as their paper does (Anoosheh et al., section 3).
+
+There is no rule for T. So a run in this process (``training.inprocess``) trains with each threshold of a grid. The best
+threshold sends least among those whose accuracy is as good as the highest one.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
 import netoffload
+from netoffload.errors import UsageError
 from netoffload.lab import results
 from netoffload.lab.bench.settings import ThresholdsSettings
 from netoffload.lab.declared import AllOrNothing, Finding, Progress, Table, numbers, percent, words
-from netoffload.lab.training import data, search
+from netoffload.lab.training import data, inprocess
+from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.dataset import Dataset
+
+METHODS: Final = ("wgt", "bgt", "qgt")
+
+GRID: Final = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2)
+"""Thresholds from far below to far above the size of HDC's gradients."""
+
+AS_GOOD: Final = 0.01
+"""Accuracies that differ by less count as equal: three standard errors on 10,000 images."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run: its threshold, accuracy (0..1), loss (None: not finite) and the share of octets that it sent."""
+
+    method: str
+    threshold: float
+    accuracy: float
+    final_loss: float | None
+    efficiency: float
+
+
+def search(
+    settings: TrainSettings,
+    dataset: Dataset,
+    *,
+    methods: Sequence[str] = METHODS,
+    grid: Sequence[float] = GRID,
+    on_trial: Callable[[Trial], None] = lambda _trial: None,
+) -> list[Trial]:
+    """Train with every threshold of every method, which replaces that of ``settings``."""
+    trials = []
+    for method in methods:
+        for threshold in grid:
+            run = replace(settings, method=f"{method}:threshold={threshold:g}")
+            try:
+                learned = inprocess.train(run, dataset)
+                trial = Trial(method, threshold, learned.accuracy, learned.final_loss, learned.efficiency)
+            except UsageError:  # the run diverged: compressors refuse values that are not finite
+                trial = Trial(method, threshold, 0.0, None, 0.0)
+            trials.append(trial)
+            on_trial(trial)
+    return trials
+
+
+def best(trials: Sequence[Trial]) -> Trial:
+    """Return the trial that sent least among those as good as the most accurate one."""
+    if not trials:
+        raise UsageError("no threshold was tried")
+    enough = max(trial.accuracy for trial in trials) - AS_GOOD
+    return min((trial for trial in trials if trial.accuracy >= enough), key=lambda trial: trial.efficiency)
 
 
 @dataclass(frozen=True)
@@ -20,7 +77,7 @@ class Findings(Finding):
 
     configuration: dict[str, Any]
     best: dict[str, float]
-    trials: list[search.Trial]
+    trials: list[Trial]
     netoffload: str
 
     def shown(self) -> Iterator[Table | str]:
@@ -39,30 +96,26 @@ class Thresholds(AllOrNothing[Findings]):
     """Every threshold of every threshold method."""
 
     def __init__(self, asked: ThresholdsSettings) -> None:
-        """Load the data."""
-        self._settings, self._grid, self._out = asked.training(), asked.threshold or search.GRID, asked.out
+        self._settings, self._grid, self._out = asked.training(), asked.threshold or GRID, asked.out
         self._dataset = data.load(self._settings)
         if asked.out is not None:
             results.check_writable(asked.out)
 
     def measure(self, progress: Progress) -> None:
         """Train with every threshold; append the record to the file."""
-        trials: list[search.Trial] = []
-        total = len(search.METHODS) * len(self._grid)
+        trials: list[Trial] = []
+        total = len(METHODS) * len(self._grid)
         progress(f"trying {total} thresholds")
 
-        def on_trial(trial: search.Trial) -> None:
+        def on_trial(trial: Trial) -> None:
             trials.append(trial)
             progress(f"{trial.method}, threshold {trial.threshold:g}", len(trials) / total)
 
-        search.search(self._settings, self._dataset, grid=self._grid, on_trial=on_trial)
+        search(self._settings, self._dataset, grid=self._grid, on_trial=on_trial)
         resolved = asdict(self._settings.resolved())
         self.found = Findings(
             configuration={key: value for key, value in resolved.items() if key not in ("method", "data_dir")},
-            best={
-                method: search.best([one for one in trials if one.method == method]).threshold
-                for method in search.METHODS
-            },
+            best={method: best([one for one in trials if one.method == method]).threshold for method in METHODS},
             trials=trials,
             netoffload=netoffload.__version__,
         )

@@ -46,10 +46,8 @@ class StreamResult:
     """One stream that arrived as it must.
 
     Attributes:
-        octets: octets of payload.
         seconds: from the first octet sent to the last one received.
         wire_octets: octets that the sender's wire carried, with every header.
-        wire_frames: frames that the sender's wire carried.
         carrier_cpu_s: CPU time of the processes that carried the stream (NICs, or a tunnel's).
         machine_cpu_s: CPU time of the whole machine, other programs included.
         stolen_s: core time that a hypervisor gave to others meanwhile, although there was work.
@@ -94,15 +92,10 @@ def run_stream(
     """Send a stream from n0 to n1 and check what arrives.
 
     Args:
-        bed: a running testbed of at least two nodes.
-        payload: what to send.
         octets: length of the stream; a multiple of four.
         tagged: send with the NICs' ToS, and expect the codec's round trip.
         address: address of n1 in a tunnel; None: its address on the data network.
         carriers: pids of the processes that carry the stream.
-
-    Raises:
-        RunError: the stream did not arrive, arrived wrong, or was tagged and arrived uncompressed.
     """
     nic = bed.plan.settings.nic or NicSettings()
     sends = {"sent": str(payload.sent), "octets": octets}
@@ -136,11 +129,7 @@ def run_stream(
 
 
 def round_trips_us(bed: Testbed, count: int) -> list[float]:
-    """Return ``count`` round-trip times of one octet over TCP between n0 and n1, untagged, without Nagle's delay.
-
-    Raises:
-        RunError: the programs cannot connect.
-    """
+    """Return ``count`` round-trip times of one octet over TCP between n0 and n1, untagged, without Nagle's delay."""
     with (
         _end(bed, RECEIVER, pings=count, nodelay=True) as echo,
         _end(bed, SENDER, pings=count, nodelay=True) as pinger,

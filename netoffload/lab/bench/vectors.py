@@ -28,7 +28,7 @@ def of_file(path: Path, floats: int) -> Float32Array:
 def of_hdc(seed: int, vectors: int = 4) -> Float32Array:
     """Train HDC and return some of its gradients, float32[vectors, n]."""
     try:
-        from netoffload.lab.training.sample import sample_gradients
+        from netoffload.lab.training.inprocess import sample_gradients
     except ImportError as error:
         raise UsageError(f"gradients of hdc need torch: pip install 'netoffload[train]' ({error})") from error
     return sample_gradients(vectors=vectors, seed=seed)

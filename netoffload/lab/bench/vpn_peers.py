@@ -36,14 +36,7 @@ VERSION_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True)
 class Peer:
-    """A tunnel.
-
-    Attributes:
-        network: network of the tunnel, in which the nodes are .1 and .2.
-        port: UDP port that carries the tunnel.
-        mtu_words: arguments for its MTU.
-        program: name of the executable.
-    """
+    """A tunnel, in whose ``network`` the nodes are .1 and .2."""
 
     network: str
     port: int

@@ -28,12 +28,7 @@ def _bench() -> None:
 
 
 def command_of(settings: type[Settings], module: str) -> Callable[..., None]:
-    """Return the command of a class of settings: it runs their experiment, and prints the findings.
-
-    Args:
-        settings: the class.
-        module: the module that registers the command.
-    """
+    """Return the command of a class of settings: it runs their experiment, and prints the findings."""
     options, tuples = _options(settings)
 
     def made(**given: Any) -> Settings:

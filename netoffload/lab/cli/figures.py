@@ -14,15 +14,7 @@ from netoffload.lab import declared
 def table(
     title: str | None, headings: tuple[str, ...], words: Collection[str], caption: str | None = None, padding: int = 1
 ) -> Table:
-    """Return an empty table.
-
-    Args:
-        title: above it.
-        headings: of all columns.
-        words: headings of the columns that hold words; all others hold numbers.
-        caption: below it.
-        padding: blanks behind each column.
-    """
+    """Return an empty table; ``words`` are the headings of columns of words, all others hold numbers."""
     made = Table(box=box.SIMPLE, pad_edge=False, padding=(0, padding, 0, 0), title=title, caption=caption)
     add_columns(made, headings, words)
     return made

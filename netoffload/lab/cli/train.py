@@ -13,11 +13,12 @@ from netoffload.cli.app import app, told_anyway
 from netoffload.cli.grouped import shows_fields
 from netoffload.cli.nic_parameters import shows_nic_options
 from netoffload.errors import UsageError
-from netoffload.lab.cli.data_options import Data, DataDir, Sharing
 from netoffload.lab.cli.training_options import (
     AsJson,
     Baselines,
     BucketMb,
+    Data,
+    DataDir,
     ErrorFeedback,
     Exchanges,
     LearningOptions,
@@ -29,6 +30,7 @@ from netoffload.lab.cli.training_options import (
     Rate,
     Seed,
     Seeds,
+    Sharing,
     ShowList,
 )
 from netoffload.lab.cli.training_runs import Found, outputs_of, prepared, run_series, tell, testbed_settings

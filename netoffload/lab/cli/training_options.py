@@ -10,7 +10,7 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import console
-from netoffload.lab.bench.settings import LEARNING_RATE_HELP, MODEL_HELP, RATE_HELP
+from netoffload.lab.bench.settings import DATA_DIR_HELP, DATA_HELP, LEARNING_RATE_HELP, MODEL_HELP, RATE_HELP
 
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Workers; wa adds an aggregator on a node of its own.")]
 Rate = Annotated[str, typer.Option(help=RATE_HELP)]
@@ -18,6 +18,15 @@ LearningRate = Annotated[float | None, typer.Option(help=LEARNING_RATE_HELP)]
 LearningRateInterval = Annotated[
     int | None,
     typer.Option(help="Iterations after which the learning rate is divided by 5. Default: the model's, 2000."),
+]
+Data = Annotated[str | None, typer.Option(help=DATA_HELP, show_default=False)]
+DataDir = Annotated[Path | None, typer.Option(help=DATA_DIR_HELP)]
+Sharing = Annotated[
+    str,
+    typer.Option(
+        help="Training data: partitioned among the workers, shared by all of them, or dirichlet:alpha=0.5 (the "
+        "smaller alpha is, the more the workers' classes differ)."
+    ),
 ]
 Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
 Seed = Annotated[int, typer.Option(help="Seed of weights, batches, and the digits' test set.")]

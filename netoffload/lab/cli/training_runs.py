@@ -37,11 +37,7 @@ SPARK_COLUMNS: Final = 24
 
 
 def prepared(*model_names: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which a fork server imports what ranks need, while this command imports its own modules.
-
-    Raises:
-        UsageError: a model is unknown, or a package that ranks need is not installed.
-    """
+    """Return a context in which a fork server imports what ranks need, while this command imports its own modules."""
     from netoffload.lab.training import models
 
     for name in model_names:
@@ -76,13 +72,7 @@ class Curve:
 
 @dataclasses.dataclass
 class Found:
-    """The results of a series of runs so far.
-
-    Attributes:
-        names: names of all runs that were asked for.
-        records: records of the finished runs.
-        failed: reasons of the failed runs, by name.
-    """
+    """The names, the records and the reasons of failures of a series of runs so far."""
 
     names: tuple[str, ...]
     records: list[Record] = dataclasses.field(default_factory=list)
@@ -135,11 +125,7 @@ def testbed_settings(runs: Sequence[TrainSettings], rate: str, nic: NicSettings,
 
 
 def outputs_of(asked: OutputOptions) -> Outputs:
-    """Return what to keep of the runs beside their records.
-
-    Raises:
-        UsageError: the file for records cannot be written, or runs are to go on without checkpoints.
-    """
+    """Return what to keep of the runs beside their records."""
     from netoffload.lab.training.plan import Capture, Outputs
 
     if asked.out is not None:
@@ -248,7 +234,7 @@ def progress(
             bars.update(tasks[name], completed=step.done, learnt=f"{losses[name]} {step.learnt}")
             if notes.is_terminal:
                 return
-            tenth = step.tenths_of(iterations)
+            tenth = 10 * step.done // iterations
             if step.done == 0:
                 notes.print(f"training {name}", highlight=False, markup=False)
             elif tenth > tenths[name]:

@@ -53,8 +53,6 @@ class Network(Finding):
     """A network that carries ``rate_bps`` out of every rank and into it at the same time.
 
     Attributes:
-        ranks: number of ranks.
-        rate_bps: rate of a link.
         delay_s: from a rank to another one, one way.
         source: where the figures come from: ``given``, ``measured between ranks``, ...
     """
@@ -89,8 +87,6 @@ class Coding(Finding):
 
     Attributes:
         ratio: octets of float32 for each octet that travels.
-        encode_Bps: octets of float32 per second.
-        decode_Bps: octets of float32 per second.
         relative_error: root mean square of the error over that of the gradient.
         worst_over_bound: the largest error over the codec's bound; None: the codec has no bound.
         options: arguments of ``CompressionState`` that select this codec or compressor.

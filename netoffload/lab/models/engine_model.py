@@ -115,7 +115,6 @@ class EngineModel(AllOrNothing[Findings]):
     """One gradient through a compressor, and through a decompressor."""
 
     def __init__(self, asked: EngineSettings) -> None:
-        """Read or draw the gradient."""
         blocks_of(asked.codec, asked.bound)
         self._asked, self._clock_hz = asked, parse_clock_hz(asked.clock)
         self._values = _gradient(asked)[: None if asked.bursts is None else 8 * asked.bursts]

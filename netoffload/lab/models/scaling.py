@@ -98,7 +98,6 @@ class Scaling:
     found: Findings | None = None
 
     def __init__(self, asked: ScalingSettings) -> None:
-        """Nothing is computed yet."""
         self._asked, self._nodes, self._rates_bps = asked, node_counts(asked.nodes), rates_bps(asked.rate)
         self._octets, self._core_Bps = parse_size_octets(asked.size), parse_size_octets(asked.core)
         self._add_Bps = parse_size_octets(asked.add)

@@ -74,11 +74,7 @@ MODELS: Final[dict[str, type[Settings]]] = {"engine": EngineSettings, "scaling":
 
 
 def node_counts(text: str) -> tuple[int, ...]:
-    """Return the numbers of ``4..100000`` (both ends, and doublings of the first one between), or of ``4,8,16``.
-
-    Raises:
-        UsageError: no numbers, or less than two nodes.
-    """
+    """Return the numbers of ``4..100000`` (both ends, and doublings of the first one between), or of ``4,8,16``."""
     try:
         first, dots, last = text.partition("..")
         found = [int(word) for word in ([first, last] if dots else text.split(","))]

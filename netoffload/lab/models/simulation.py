@@ -38,11 +38,9 @@ def ring_round(link: Link, walks: Sequence[Sequence[int]], sizes: Sequence[int],
     """Return when the last rank of a ring has its last block.
 
     Args:
-        link: link between neighbours.
         walks: for every rank, the blocks that it sends, by step, and then the block that it holds at the end.
         sizes: octets of the blocks.
         adding: number of steps in which the receiver adds the block.
-        begin_s: time at which all ranks begin.
     """
     ranks, steps = len(walks), len(walks[0]) - 1
     free_s, last_s = [begin_s] * ranks, begin_s
@@ -77,8 +75,7 @@ def ring_through_nics(link: Link, nodes: int, octets: int) -> float:
 def nic_octets(octets: int) -> int:
     """Return the octets of the frames that a NIC makes of a block of gradients, once its flow is judged.
 
-    Args:
-        octets: length of the block as float32; of a long block only a part is sent, and its octets are scaled.
+    Of a long block only a part is sent, and its octets are scaled.
     """
     stream = Stream(*pair())
     stream.send(gradients_from(GRADIENTS, 1)(0, JUDGED_FLOATS))

@@ -43,11 +43,7 @@ def items() -> dict[str, Item]:
 
 
 def chosen(names: Sequence[str]) -> list[Item]:
-    """Return the items that names stand for: each is an item's name, a paper's name, or ``all``.
-
-    Raises:
-        UsageError: a name is unknown.
-    """
+    """Return the items that names stand for: each is an item's name, a paper's name, or ``all``."""
     known = items()
     groups = {paper.name: list(paper.items) for paper in PAPERS} | {ALL: list(known.values())}
     found: dict[str, Item] = {}

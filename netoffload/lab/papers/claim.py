@@ -23,12 +23,8 @@ class Claim:
 
     Attributes:
         id: name, unique within its item.
-        quantity: name of the quantity, in words.
         printed: the value; None: a figure without numbers, or a statement in words.
         unit: unit of the value; ``holds`` for a statement, whose value is 1 (yes) or 0 (no).
-        place: section, table or figure that prints it.
-        standing: how far it can be compared.
-        why: reason if it cannot be compared.
         within: largest absolute difference with which ours agrees; None: no verdict.
     """
 
@@ -66,6 +62,13 @@ HOLDS = "holds"
 def holds(claim_id: str, statement: str, place: str, standing: Standing = Standing.SCALED, why: str = "") -> Claim:
     """Return a claim that is a statement in words, which our values confirm or do not."""
     return Claim(claim_id, statement, 1.0, HOLDS, place, standing, why)
+
+
+def scaled(
+    claim_id: str, quantity: str, printed: float | None, unit: str, place: str, *, within: float | None = None
+) -> Claim:
+    """Return a claim of which only the form can be compared; the item's setting says why."""
+    return Claim(claim_id, quantity, printed, unit, place, Standing.SCALED, within=within)
 
 
 def not_here(claim_id: str, quantity: str, printed: float | None, unit: str, place: str, why: str) -> Claim:

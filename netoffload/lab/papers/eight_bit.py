@@ -12,11 +12,11 @@ from netoffload.compressors import Layout, registry
 from netoffload.lab.bench import eight_bit as table2
 from netoffload.lab.bench.settings import EightBitSettings
 from netoffload.lab.models.cost import eight_bit as model
-from netoffload.lab.papers.claim import Claim, Standing, not_here
+from netoffload.lab.papers.claim import Claim, not_here, scaled
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, bound
-from netoffload.lab.papers.runs import bars, learnt, settings_of
+from netoffload.lab.papers.runs import bars, settings_of
 from netoffload.lab.reports import Panel, Series
-from netoffload.lab.training.gradient_replicas import Seen
+from netoffload.lab.training.inprocess import Seen, learnt
 
 TYPES: Final = ("8bit-dynamic", "8bit-linear", "8bit-mantissa", "8bit-static")
 MNIST_RELATIVE: Final = {
@@ -138,13 +138,12 @@ TABLE2: Final = Item(
             for (distribution, kind), (absolute, _) in table2.PRINTED.items()
         ),
         *(
-            Claim(
+            scaled(
                 f"{way}.{kind}.{number}",
                 f"MNIST {way} parallel, {kind}, layer {number}: mean relative error",
                 error,
                 "%",
                 "Table 2",
-                Standing.SCALED,
             )
             for way, printed in PARALLEL.items()
             for kind, errors in printed.items()
@@ -297,15 +296,14 @@ ACCURACY: Final = Item(
                 ("dettmers-cifar", "3.4: at most 2 % relative"),
             )
             for claim in (
-                Claim(f"{network}.32", f"{network}: test error with 32 bits", None, "%", "3.4", Standing.SCALED),
+                scaled(f"{network}.32", f"{network}: test error with 32 bits", None, "%", "3.4"),
                 *(
-                    Claim(
+                    scaled(
                         f"{network}.{kind}",
                         f"{network}, {kind}: test error minus that of 32 bits",
                         0.0,
                         "points",
                         place,
-                        Standing.SCALED,
                         within=2.0,
                     )
                     for kind in TYPES

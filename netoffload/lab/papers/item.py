@@ -26,7 +26,6 @@ class Setting:
 
     Attributes:
         is_full: it may take hours; else minutes.
-        folders: folders or files of data sets, by name.
         say: called with the name of what begins.
     """
 
@@ -41,8 +40,6 @@ class Step:
 
     Attributes:
         key: name, unique within its item.
-        measure: makes the measurement.
-        data: names of the data sets that it needs.
         needs_root: whether it builds a testbed.
     """
 
@@ -58,7 +55,6 @@ class Reading:
 
     Attributes:
         found: our values, by claim.
-        panels: panels of the figure, in the paper's form.
         remarks: sentences with further figures, which explain differences.
     """
 
@@ -72,9 +68,6 @@ class Item:
     """A table or figure, or several that one measurement makes.
 
     Attributes:
-        name: name on the command line.
-        title: what the table or figure shows.
-        claims: the printed values.
         setting: how the paper's setting and ours differ: link, model, data, hardware.
         steps: returns the measurements of a full or a quick run.
         read: makes a reading from the results of the steps, by their keys.
@@ -97,13 +90,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper.
-
-    Attributes:
-        name: name of the paper, with which the names of its items begin.
-        citation: authors, title, conference.
-        items: its tables and figures.
-    """
+    """A paper; the names of its items begin with its own."""
 
     name: str
     citation: str

@@ -53,11 +53,7 @@ def read(item: Item, folder: Path) -> tuple[Reading, list[StepRecord]]:
 
 
 def write_item(item: Item, folder: Path) -> Reading:
-    """Write an item's table and figure beside its records, as ``NAME.txt`` and ``NAME.svg``.
-
-    Raises:
-        UsageError: matplotlib is missing, or a file cannot be written.
-    """
+    """Write an item's table and figure beside its records, as ``NAME.txt`` and ``NAME.svg``."""
     reading, kept = read(item, folder)
     (folder / f"{item.name}.txt").write_text("\n".join(markdown(item, reading, kept)) + "\n", encoding="utf-8")
     if reading.panels:

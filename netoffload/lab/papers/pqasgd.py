@@ -9,12 +9,12 @@ import numpy as np
 
 from netoffload.compressors import Layout, registry
 from netoffload.lab.bench.compressor_quality import quality
-from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
+from netoffload.lab.papers.claim import Standing, holds, not_here, scaled
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, bound
-from netoffload.lab.papers.runs import curve, learnt, on_links, settings_of
+from netoffload.lab.papers.runs import curve, on_links, settings_of
 from netoffload.lab.reports import Panel, Series
 from netoffload.lab.training import data, inprocess
-from netoffload.lab.training.gradient_replicas import Seen
+from netoffload.lab.training.inprocess import Seen, learnt
 
 METHODS: Final = {
     "FULLSGD": "fullsgd",
@@ -129,44 +129,33 @@ FIG1: Final = Item(
     "Fig. 1: accuracy, compression efficiency, time at a shaped rate",
     [
         *(
-            Claim(
+            scaled(
                 f"efficiency.{name}",
                 f"{name}: compression efficiency, partitioned data",
                 printed,
                 "%",
                 "5.1, Fig. 1 (c)",
-                Standing.SCALED,
                 within=4.0,
             )
             for name, printed in EFFICIENCY.items()
         ),
-        Claim("fullsgd", "time of FULLSGD over that of PQASGD", 2.7, "x", "5.1, Fig. 1 (d)", Standing.SCALED),
-        Claim("qsgd", "time of QSGD over that of PQASGD", 1.7, "x", "5.1, Fig. 1 (d)", Standing.SCALED),
-        Claim(
-            "gap",
-            "PQASGD's accuracy minus FULLSGD's, three seeds",
-            0.0,
-            "points",
-            "5.1: not impaired",
-            Standing.SCALED,
-            within=1.0,
-        ),
-        Claim("share", "PQASGD's octets over FULLSGD's, three seeds", 3.5, "%", "5.1", Standing.SCALED, within=1.5),
-        Claim(
+        scaled("fullsgd", "time of FULLSGD over that of PQASGD", 2.7, "x", "5.1, Fig. 1 (d)"),
+        scaled("qsgd", "time of QSGD over that of PQASGD", 1.7, "x", "5.1, Fig. 1 (d)"),
+        scaled("gap", "PQASGD's accuracy minus FULLSGD's, three seeds", 0.0, "points", "5.1: not impaired", within=1.0),
+        scaled("share", "PQASGD's octets over FULLSGD's, three seeds", 3.5, "%", "5.1", within=1.5),
+        scaled(
             "vgg16-cifar.fullsgd",
             "VGG-16: time of FULLSGD over that of PQASGD, 1 Gb/s (full runs only)",
             None,
             "x",
             "Fig. 1",
-            Standing.SCALED,
         ),
-        Claim(
+        scaled(
             "resnet110.fullsgd",
             "ResNet-110: time of FULLSGD over that of PQASGD, 1 Gb/s (full runs only)",
             2.7,
             "x",
             "Fig. 1 (d)",
-            Standing.SCALED,
         ),
         not_here(
             "error",
@@ -243,11 +232,11 @@ Q: Final = Item(
             claim
             for number, (name, (_, limit)) in enumerate(Q_CASES.items())
             for claim in (
-                Claim(f"q{number}", f"{name}; the bound", limit, "q", "3.3, section 4", Standing.SCALED),
+                scaled(f"q{number}", f"{name}; the bound", limit, "q", "3.3, section 4"),
                 holds(f"below{number}", f"{name}: the bound holds", "3.3, section 4", Standing.COMPARABLE),
             )
         ),
-        Claim("terngrad", "TernGrad's q, which has no bound", None, "q", "3.3", Standing.SCALED),
+        scaled("terngrad", "TernGrad's q, which has no bound", None, "q", "3.3"),
     ],
     "The bounds hold for any vector. Here: gradients of HDC on MNIST, layer by layer, at the first, middle and "
     "last iteration.",
@@ -292,13 +281,12 @@ SPEEDUP: Final = Item(
     "pqasgd-speedup",
     "Linear speed-up in the number of workers",
     [
-        Claim(
+        scaled(
             f"n{count}",
             f"{count} workers: iterations of one worker over theirs, to 90 % accuracy",
             float(count),
             "x",
             "3.2: asymptotically linear",
-            Standing.SCALED,
         )
         for count in COUNTS
         if count > 1

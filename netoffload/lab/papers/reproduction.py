@@ -44,15 +44,7 @@ class Missed:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A series of items.
-
-    Attributes:
-        items: the items, in their order.
-        folder: folder of the records; made if missing.
-        is_full: measure for hours instead of minutes.
-        data: folders or files of data sets, by name.
-        command: the command that the user typed, for the records.
-    """
+    """A series of items; ``command`` is what the user typed, for the records."""
 
     items: Sequence[Item]
     folder: Path
@@ -66,16 +58,9 @@ class Reproduction:
         return FULL if self.is_full else QUICK
 
     def run(self, on_step: OnStep, on_news: OnStep = lambda _said, _share: None) -> list[Missed]:
-        """Do every step that is not recorded; return those that could not be done.
+        """Do every step that is not recorded, also after one that failed; return those that could not be done.
 
-        If a step fails, the other steps are still done.
-
-        Args:
-            on_step: called for every step that begins.
-            on_news: called with the progress within a step.
-
-        Raises:
-            UsageError: the folder cannot be written, or a file in it has something that is no record.
+        ``on_step`` is called for every step that begins, ``on_news`` with the progress within a step.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

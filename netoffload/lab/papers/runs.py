@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ from netoffload.lab.results import Record
 from netoffload.lab.testbed import NicSettings, TestbedSettings
 from netoffload.lab.training import run
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.gradient_replicas import Observe, SeeOutputs, learn
 from netoffload.lab.training.outcome import Step
 
 
@@ -24,30 +22,10 @@ def settings_of(
     return TrainSettings(method, model=model, data=data_set, data_dir=str(folder) if folder else None, **more)
 
 
-def learnt(
-    settings: TrainSettings,
-    coder: str | None = None,
-    *,
-    weights: str | None = None,
-    every: int = 0,
-    observe: Observe | None = None,
-    see_outputs: SeeOutputs | None = None,
-) -> dict[str, Any]:
-    """Train with gradient replicas and return the result in JSON's types."""
-    found = learn(settings, coder=coder, weights=weights, every=every, observe=observe, see_outputs=see_outputs)
-    return dataclasses.asdict(found)
-
-
 def on_links(
     setting: Setting, runs: Sequence[TrainSettings], rate_bps: int, nic: NicSettings | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Train by every method over shaped links, one after the other, and return each one's cost and accuracy.
-
-    Raises:
-        UsageError: a run needs too much memory, or settings do not fit each other.
-        TestbedError: the testbed cannot be built.
-        RunError: a method failed.
-    """
+    """Train by every method over shaped links, one after the other, and return each one's cost and accuracy."""
     bed = TestbedSettings(run.nodes_needed(runs), rate_bps, nic=nic or NicSettings())
     records = run.run_all(runs, bed, on_progress=_teller(setting))
     return {method_name(record): cost_of(record) for record in records}

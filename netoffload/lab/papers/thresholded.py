@@ -8,7 +8,7 @@ from typing import Final
 
 from netoffload.lab.bench.settings import ThresholdsSettings
 from netoffload.lab.bench.thresholds import Thresholds
-from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
+from netoffload.lab.papers.claim import holds, not_here, scaled
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, bound
 from netoffload.lab.papers.runs import settings_of
 from netoffload.lab.reports import Panel, Series
@@ -114,26 +114,24 @@ ITEM: Final = Item(
     "thresholded-tables",
     "Tables 1, 2 and 3: threshold, accuracy, octets",
     [
-        Claim("base", "accuracy of the baseline", BASE_ACCURACY, "%", "3.1", Standing.SCALED),
+        scaled("base", "accuracy of the baseline", BASE_ACCURACY, "%", "3.1"),
         *(
             claim
             for method, (share, points) in CLAIMED.items()
             for claim in (
-                Claim(
+                scaled(
                     f"{method}.octets",
                     f"{method}: share of the baseline's octets with the best threshold",
                     share,
                     "%",
                     "section 4",
-                    Standing.SCALED,
                 ),
-                Claim(
+                scaled(
                     f"{method}.accuracy",
                     f"{method}: its accuracy minus the baseline's",
                     points,
                     "points",
                     "section 4",
-                    Standing.SCALED,
                     within=2.0,
                 ),
                 holds(f"{method}.less", f"{method}: a larger threshold sends less", f"Table {TABLES[method]}"),

@@ -42,16 +42,7 @@ READABLE: Final = 0.85
 
 
 def write(papers: Sequence[Paper], folder: Path, path: Path) -> None:
-    """Write the page of all records in a folder.
-
-    Args:
-        papers: papers whose items are shown; items without a record are shown as missing.
-        folder: folder of the records.
-        path: path of the HTML file.
-
-    Raises:
-        UsageError: matplotlib is missing, or a line of a file is no record.
-    """
+    """Write the page of all records in a folder; items without a record are shown as missing."""
     path.write_text(text(papers, folder), encoding="utf-8")
 
 

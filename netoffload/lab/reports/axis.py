@@ -27,8 +27,6 @@ class Axis:
     """The axis along which bars differ.
 
     Attributes:
-        name: name on the command line.
-        bar_name: returns the name of a record's bar.
         place: returns the place of the bar; bars with the same place stand in the order of their runs.
         varies: fields of the configuration in which the bars differ.
         marked: fields that may differ between bars too, but not within a bar; the report names them.
@@ -103,10 +101,6 @@ AXES: Final = {axis.name: axis for axis in (EXCHANGE, BOUND, NODES)}
 
 
 def get(name: str) -> Axis:
-    """Return an axis by its name.
-
-    Raises:
-        UsageError: no such axis.
-    """
+    """Return an axis by its name."""
     check_choice("axis", name, tuple(AXES))
     return AXES[name]

@@ -28,12 +28,7 @@ def has_curve(record: Record) -> bool:
 def draw_curves(records: Sequence[Record], path: Path) -> None:
     """Draw accuracy over octets and over time, and losses, into a file: three panels for each model.
 
-    Args:
-        records: records of any runs; those without a curve are left out.
-        path: path of the file.
-
-    Raises:
-        UsageError: no record has a curve, matplotlib is missing, or the file cannot be written.
+    Records without a curve are left out.
     """
     panels = curve_panels(records)
     if not panels:

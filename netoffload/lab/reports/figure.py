@@ -46,11 +46,7 @@ LONG_NAMES: Final = {
 
 
 def draw_figure(summary: Summary, path: Path) -> None:
-    """Draw a summary into a file; its suffix decides the format (PNG, SVG, PDF).
-
-    Raises:
-        UsageError: matplotlib is not installed, or the file cannot be written.
-    """
+    """Draw a summary into a file; its suffix decides the format (PNG, SVG, PDF)."""
     with written(path) as figure:
         if len(summary.bars) > WIDEST:
             title = f"{len(summary.bars)} {summary.axis.title}"
@@ -67,11 +63,7 @@ def draw_rows(rows: Rows, title: str, described: str, path: Path) -> None:
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Figure]:
-    """Yield an empty figure, and write it to a file at the end.
-
-    Raises:
-        UsageError: matplotlib is not installed, or the file cannot be written.
-    """
+    """Yield an empty figure, and write it to a file at the end."""
     try:
         import matplotlib
         from matplotlib.figure import Figure

@@ -22,16 +22,7 @@ CURVES_FILE: Final = "curves.png"
 
 
 def write_report(records: Sequence[Record], folder: Path, axis: Axis = EXCHANGE) -> Summary:
-    """Write the report of some runs into a folder, made if missing; files of an earlier report are replaced.
-
-    Args:
-        records: records that differ only along ``axis``.
-        folder: folder of the report.
-        axis: axis along which the bars differ.
-
-    Raises:
-        UsageError: the records do not belong together, the folder cannot be written, or matplotlib is missing.
-    """
+    """Write the report of some runs into a folder, made if missing; files of an earlier report are replaced."""
     summary = summarise(records, axis)
     try:
         folder.mkdir(parents=True, exist_ok=True)

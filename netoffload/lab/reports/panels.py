@@ -34,9 +34,7 @@ class Series:
     """A named series of numbers.
 
     Attributes:
-        name: name in the legend.
         xs: places: numbers, or names of bars.
-        ys: a number for each place.
         printed: the numbers are a paper's, not ours.
         band: lowest and highest of several runs at each place, around a line.
     """
@@ -50,17 +48,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One coordinate system.
-
-    Attributes:
-        kind: ``bars`` beside each other, ``heaps`` of stacked bars, ``lines``, or ``steps`` of a histogram.
-        title: title above the panel.
-        y_label: label of the y axis, with its unit.
-        series: the series to draw.
-        x_label: label of the x axis.
-        log_x: the x axis is logarithmic.
-        log_y: the y axis is logarithmic.
-    """
+    """One coordinate system, whose ``kind`` is bars, heaps of stacked bars, lines, or steps of a histogram."""
 
     kind: str
     title: str
@@ -72,16 +60,7 @@ class Panel:
 
 
 def draw_panels(panels: Sequence[Panel], title: str, path: Path) -> None:
-    """Draw panels into a file; its suffix decides the format (PNG, SVG, PDF).
-
-    Args:
-        panels: at least one panel.
-        title: title above all panels.
-        path: path of the file.
-
-    Raises:
-        UsageError: matplotlib is not installed, or the file cannot be written.
-    """
+    """Draw panels into a file; its suffix decides the format (PNG, SVG, PDF)."""
     rows = -(-len(panels) // COLUMNS)
     columns = min(len(panels), COLUMNS)
     with written(path) as figure:

@@ -32,11 +32,8 @@ class Point(NamedTuple):
     """One codec, with one bound, on one vector.
 
     Attributes:
-        data: name of the data set.
-        name: name of the codec or compressor.
         max_error: the worst error; 0: every bit comes back.
         ratio: octets before over octets after.
-        k: k of the error bound 2^-k, or None.
     """
 
     data: str
@@ -47,11 +44,7 @@ class Point(NamedTuple):
 
 
 def draw_pareto(points: Sequence[Point], described: str, path: Path) -> None:
-    """Draw points into a file; its suffix decides the format. Lossless compressors stand at the left edge.
-
-    Raises:
-        UsageError: matplotlib is not installed, or the file cannot be written.
-    """
+    """Draw points into a file; its suffix decides the format. Lossless compressors stand at the left edge."""
     data = list(dict.fromkeys(point.data for point in points))
     names = list(dict.fromkeys(point.name for point in points))
     with written(path) as figure:

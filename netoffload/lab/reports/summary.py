@@ -111,15 +111,7 @@ class Summary:
 
 
 def summarise(records: Sequence[Record], axis: Axis = EXCHANGE) -> Summary:
-    """Merge records; several of one bar become the median of theirs.
-
-    Args:
-        records: at least one record.
-        axis: axis along which they may differ, beside their seeds.
-
-    Raises:
-        UsageError: there is no record, or records are of two machines or differ in something else.
-    """
+    """Merge records; several of one bar become the median of theirs."""
     if not records:
         raise UsageError("nothing to report: no record")
     _check_alike(records, axis)

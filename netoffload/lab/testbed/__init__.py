@@ -19,14 +19,13 @@ With ``forks`` ranks and NICs start with their imports done. ``checks`` says wha
 from netoffload.lab.testbed.build import Testbed, WireCounters, down, find_run, reap_stale
 from netoffload.lab.testbed.forks import prepared_ranks
 from netoffload.lab.testbed.journal import RunRecord, list_runs, plan_of_run
-from netoffload.lab.testbed.launch import run_local_ranks, run_ranks
-from netoffload.lab.testbed.meter import Meter
+from netoffload.lab.testbed.launch import run_ranks
+from netoffload.lab.testbed.meter import metered
 from netoffload.lab.testbed.nics import Restart
 from netoffload.lab.testbed.plan import NodePlan, Plan, TestbedSettings, make_plan, new_run_id, state_root
 from netoffload.nic_options import NicSettings
 
 __all__ = [
-    "Meter",
     "NicSettings",
     "NodePlan",
     "Plan",
@@ -39,11 +38,11 @@ __all__ = [
     "find_run",
     "list_runs",
     "make_plan",
+    "metered",
     "new_run_id",
     "plan_of_run",
     "prepared_ranks",
     "reap_stale",
-    "run_local_ranks",
     "run_ranks",
     "state_root",
 ]

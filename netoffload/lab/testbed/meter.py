@@ -12,8 +12,9 @@ where interface counters count one header for up to 64 KiB.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,34 +23,11 @@ from netoffload.control import ControlServer
 from netoffload.lab.testbed.build import Testbed
 
 
-class Meter:
-    """Serves the wires' counters of a running testbed; a context manager.
+@contextlib.contextmanager
+def metered(bed: Testbed) -> Iterator[Path]:
+    """Serve the wires' counters of a running testbed; yield the path of the socket, in the run's state directory."""
 
-    Attributes:
-        path: path of the socket, in the run's state directory.
-    """
-
-    def __init__(self, bed: Testbed) -> None:
-        """Prepare to serve ``bed``; nothing listens before the context is entered."""
-        self._bed = bed
-        self.path: Path = bed.plan.state_dir / f"meter-{secrets.token_hex(4)}.sock"
-        self._server = ControlServer(self.path, {"wires": self._wires})
-
-    def __enter__(self) -> Meter:
-        """Start answering.
-
-        Raises:
-            SystemRefusedError: the socket cannot be made.
-        """
-        self._server.__enter__()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Stop answering and remove the socket."""
-        self._server.__exit__(*exc_info)
-
-    def _wires(self, _asked: Mapping[str, Any]) -> dict[str, Any]:
-        counters = self._bed.wire_counters()
+    def wires(_asked: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "nodes": [
                 {
@@ -57,6 +35,10 @@ class Meter:
                     "address": node.address,
                     "nic_control": None if node.control_path is None else str(node.control_path),
                 }
-                for node, counted in zip(self._bed.plan.nodes, counters, strict=True)
+                for node, counted in zip(bed.plan.nodes, bed.wire_counters(), strict=True)
             ]
         }
+
+    path = bed.plan.state_dir / f"meter-{secrets.token_hex(4)}.sock"
+    with ControlServer(path, {"wires": wires}):
+        yield path

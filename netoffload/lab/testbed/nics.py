@@ -43,9 +43,7 @@ class Restart:
     """One NIC that took over from another.
 
     Attributes:
-        node: name of the node.
         pid_before: pid of the old NIC; None if it had ended already.
-        pid: pid of the new NIC.
         gone_s: seconds in which no NIC forwarded.
     """
 
@@ -66,16 +64,7 @@ def loading() -> Iterator[str]:
 
 
 def start(server: str, plan: Plan, journal: Journal) -> None:
-    """Start the NIC of every node and return when all of them forward.
-
-    Args:
-        server: see :func:`loading`.
-        plan: the testbed, whose devices exist.
-        journal: gets every process as soon as it has a pid.
-
-    Raises:
-        TestbedError: a NIC ended, or was not ready in time; the message has the end of its log.
-    """
+    """Start the NIC of every node, journal each as soon as it has a pid, and return when all of them forward."""
     with _loaded(server, len(plan.nodes)) as conns:
         if plan.settings.nic is not None and plan.settings.nic.keyed:
             plan.key_path.touch(mode=0o600)
@@ -90,19 +79,17 @@ def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill
     Restarts of one run wait for each other.
 
     Args:
-        plan: a testbed that is up.
-        node: one of its nodes.
         progress: called with a phrase if another restart is under way.
         kill: end the old one with SIGKILL; else it may first send what it holds.
 
     Raises:
-        UsageError: the testbed was built without NICs.
         TestbedError: the run is not up, or the new NIC ended or was not ready in time; then the node has no NIC.
     """
     if plan.settings.nic is None:
         raise UsageError(f"run {plan.run_id} has no NICs: it was built with --no-nic")
     with _alone(plan, progress), loading() as server, _loaded(server, 1) as conns:
         old = _nics(_up(plan)).get(node.name)
+        # The new NIC's kernels are loaded: from here on nobody forwards, as briefly as possible.
         ended = [old] if old is not None and is_alive(old) else []
         end(ended, kill=kill)
         since_s = time.monotonic()
@@ -138,11 +125,7 @@ def states(record: RunRecord) -> dict[str, dict[str, Any]]:
 
 
 def check_alive(plan: Plan, nodes: Iterable[NodePlan]) -> None:
-    """Refuse to start anything on nodes whose NIC has ended: their devices still exist, but carry nothing.
-
-    Raises:
-        TestbedError: a NIC has ended, or the run is gone.
-    """
+    """Refuse to start anything on nodes whose NIC has ended: their devices still exist, but carry nothing."""
     record = read_run(plan.state_dir)
     if record is None:
         raise TestbedError(f"run {plan.run_id} is not up: `netoffload status` lists those that are")

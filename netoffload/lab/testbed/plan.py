@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,13 +63,8 @@ class TestbedSettings:
     """The settings of a testbed.
 
     Args:
-        nodes: number of nodes, 1..64.
         rate_bps: rate of every wire in each direction; None leaves the wires unshaped.
-        mtu: MTU of every link, in octets.
         nic: settings of the NICs; None builds plain nodes, whose ``inc0`` is the wire itself.
-
-    Raises:
-        UsageError: a number is out of range.
     """
 
     __test__ = False  # the name starts with "Test", but this is no test class
@@ -155,11 +150,7 @@ class Plan:
         return tuple(names)
 
     def node(self, name: str) -> NodePlan:
-        """Return the node called ``name``.
-
-        Raises:
-            UsageError: no node has this name; the message lists the nodes.
-        """
+        """Return the node called ``name``."""
         for node in self.nodes:
             if node.name == name:
                 return node
@@ -177,27 +168,14 @@ def state_root() -> Path:
 
 
 def check_run_id(run_id: str) -> str:
-    """Return ``run_id`` if it may be part of names and paths.
-
-    Raises:
-        UsageError: it may not be.
-    """
+    """Return ``run_id`` if it may be part of names and paths."""
     if RUN_ID.fullmatch(run_id) is None:
         raise UsageError(f"run id {run_id!r} is not 1 to 16 lower-case letters and digits")
     return run_id
 
 
 def make_plan(settings: TestbedSettings, run_id: str, root: Path | None = None) -> Plan:
-    """Name everything that a testbed with these settings consists of.
-
-    Args:
-        settings: what to build.
-        run_id: 1 to 16 lower-case letters and digits; part of every name that others can see.
-        root: the directory of all runs; None: :func:`state_root`.
-
-    Raises:
-        UsageError: the run id cannot be part of a name, or a path gets too long for a socket.
-    """
+    """Name everything that a testbed with these settings consists of; ``run_id`` is part of every visible name."""
     check_run_id(run_id)
     state_dir = (root or state_root()) / run_id
     if len(str(state_dir / METER_SOCKET_LONGEST)) > SOCKET_PATH_OCTETS_MAX:
@@ -216,11 +194,7 @@ def make_plan(settings: TestbedSettings, run_id: str, root: Path | None = None) 
 
 
 def nic_argv(plan: Plan, node: NodePlan, ready_fd: int | None = None) -> list[str]:
-    """Return the arguments of the NIC process of a node (after ``python -m netoffload_daemon``).
-
-    Raises:
-        UsageError: this testbed has no NICs.
-    """
+    """Return the arguments of the NIC process of a node (after ``python -m netoffload_daemon``)."""
     nic = plan.settings.nic
     if nic is None or node.control_path is None:
         raise UsageError(f"run {plan.run_id} was planned without NICs")
@@ -241,13 +215,8 @@ def nic_argv(plan: Plan, node: NodePlan, ready_fd: int | None = None) -> list[st
     return process.argv()
 
 
-def settings_to_json(settings: TestbedSettings) -> dict[str, Any]:
-    """Return the settings as JSON values."""
-    return asdict(settings)
-
-
 def settings_from_json(values: dict[str, Any]) -> TestbedSettings:
-    """Return the settings that :func:`settings_to_json` wrote."""
+    """Return the settings of which these are the ``asdict``."""
     nic = values["nic"]
     return TestbedSettings(**{**values, "nic": None if nic is None else NicSettings(**nic)})
 

@@ -93,7 +93,6 @@ def end(processes: Iterable[ProcessId], grace_s: float = GRACE_S, *, kill: bool 
 
     Args:
         processes: to end; those that are gone already do no harm.
-        grace_s: seconds between the two signals.
         kill: send SIGKILL at once, as the kernel does when memory runs out.
     """
     steps = ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S))
@@ -124,11 +123,8 @@ def end_marked(mark: str, grace_s: float = GRACE_S) -> None:
 def guarded(mark: str, grace_s: float = GRACE_S) -> Iterator[None]:
     """End every process that carries ``mark`` when the body ends, or when any signal kills this process in the body.
 
-    A guard process notices that: its standard input is a pipe, and only this process holds the other end.
-
-    Args:
-        mark: environment entry (``NAME=value``) of the processes to end; this process must not have it.
-        grace_s: seconds between SIGTERM and SIGKILL.
+    This process must not carry the mark. A guard process notices its end: the guard's standard input is a pipe, and
+    only this process holds the other end.
     """
     command = [sys.executable, "-I", "-S", __file__, mark, str(grace_s)]
     quiet = subprocess.DEVNULL

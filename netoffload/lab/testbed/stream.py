@@ -31,13 +31,9 @@ HANG_S: Final = 600.0
 
 @dataclass(frozen=True)
 class Payload:
-    """What streams carry: one block of float32, sent over and over.
+    """What streams carry: one block of float32, sent over and over, and the file of the codec's round trip of it.
 
-    Attributes:
-        block_octets: length of the block.
-        ratio: octets of the block over octets of the codec's payload.
-        sent: file with the block.
-        rounded: file with the codec's round trip of the block.
+    ``ratio`` is the block's octets over those of the codec's payload.
     """
 
     block_octets: int
@@ -63,10 +59,8 @@ class StreamResult:
     """What arrived.
 
     Attributes:
-        values: number of float32 received.
         raw: number of values that arrived as sent although the codec would change them; the NIC had not yet judged
             that the flow is float32.
-        wrong: number of values that are neither the codec's round trip nor what was sent.
         elapsed_s: from the open connection to the stream's end.
     """
 
@@ -84,11 +78,7 @@ def stream(
     Args:
         bed: a testbed; without NICs the values must arrive exact.
         octets: length of the stream; rounded down to whole values.
-        seed: decides the values of a block, which the stream repeats.
         on_progress: called with the octets received so far, first when both ends run.
-
-    Raises:
-        RunError: an end failed, or the stream ended early or stood still for :data:`SILENCE_S`.
     """
     octets = octets // 4 * 4
     nic = bed.plan.settings.nic or NicSettings()
@@ -112,11 +102,7 @@ def stream(
 
 
 def nic_counters(bed: Testbed) -> dict[str, int]:
-    """Return the counters of n0's and n1's NICs, added up.
-
-    Raises:
-        ControlError: a NIC does not answer.
-    """
+    """Return the counters of n0's and n1's NICs, added up."""
     paths = [node.control_path for node in bed.plan.nodes[:2]]
     each = [control.request(path, "counters")["counters"] for path in paths if path is not None]
     return {name: sum(counters[name] for counters in each) for name in each[0]} if each else {}

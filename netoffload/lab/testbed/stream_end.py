@@ -7,7 +7,8 @@ the standard library and, if it judges, NumPy::
 
 Each direction repeats a file of float32, from its own position. A value that arrives is *rounded* (the codec's round
 trip), *exact* (as it was sent), *same* (both at once) or *wrong* (neither). The octets behind the last whole float must
-arrive as they were sent. Values are compared straight after they were received, when they are still in the cache.
+arrive as they were sent; where a stream breaks off, they may also begin a rounded one. Values are compared straight
+after they were received, when they are still in the cache.
 
 The program reads words on standard input: ``go`` starts the streams of one that ``waits``, ``stop`` lets the writer end
 its stream, and the end of the input ends the program. It writes lines: ``ready`` when it listens (or waits), progress
@@ -103,13 +104,15 @@ class Judge:
                 bits = [f"{int(array[at]):08x}" for array in (sent, got, rounded)]
                 self.examples.append((self.values + int(at), bits[0], bits[1], bits[2]))
 
-    def close(self) -> dict[str, Any]:
-        """Judge the odd octets at the end and return all findings."""
+    def close(self, *, has_end: bool) -> dict[str, Any]:
+        """Judge the odd octets at the end and return all findings; ``has_end``: the sender ended the stream."""
         start, odd = self.values % self._got.size, self.received_octets % 4
-        tails = [array[start : start + 1].tobytes()[:odd] for array in (self._sent, self._got)]
+        sent, rounded, got = (one[start : start + 1].tobytes()[:odd] for one in (self._sent, self._rounded, self._got))
+        # No codec rounds a part of a float. But where a stream broke off, the rest of a rounded one is still to come.
+        tail_wrong = got != sent and (has_end or got != rounded)
         names = ("received_octets", "values", "rounded", "exact", "exact_after_begun", "wrong", "first_wrong")
         findings = {name: getattr(self, name) for name in names}
-        return {**findings, "examples": self.examples, "tail_wrong": int(tails[0] != tails[1])}
+        return {**findings, "examples": self.examples, "tail_wrong": int(tail_wrong)}
 
 
 class Writer:
@@ -131,11 +134,7 @@ class Writer:
         self.start_s = 0.0
 
     def run(self, stream: socket.socket) -> None:
-        """Send everything and end the stream.
-
-        Raises:
-            OSError: the connection broke.
-        """
+        """Send everything and end the stream."""
         options, draw = self._options, self._random
         octets = sys.maxsize if options.get("octets") is None else options["octets"]
         rate = options.get("rate_octets_per_s") or math.inf
@@ -170,9 +169,9 @@ class Program:
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
-        """Prepare an end with these options."""
         self._options = options
         self._stopped, self._ended, self._go = threading.Event(), threading.Event(), threading.Event()
+        self._has_end = False
         self._judge: Judge | None = None
         if (receive := options.get("receive") or {}).get("sent"):
             import numpy as np
@@ -202,7 +201,7 @@ class Program:
         if self._writer is not None:
             self._result |= {"sent_octets": self._writer.sent_octets, "start_s": self._writer.start_s}
         if self._judge is not None:
-            self._result |= self._judge.close()
+            self._result |= self._judge.close(has_end=self._has_end)
         if self._error is not None:
             say(error=self._error, result=self._result)
             sys.exit(1)
@@ -231,6 +230,7 @@ class Program:
         while True:
             most = draw.randint(low, high)
             if not (count := stream.recv_into(nowhere if judge is None else judge.room(most))):
+                self._has_end = self._error is None  # else our writer has shut the connection down
                 return
             if judge is not None:
                 judge.took(count)
@@ -338,7 +338,6 @@ class End:
     """An end, for the process that starts it; a context manager that ends it."""
 
     def __init__(self, start: Callable[..., subprocess.Popen[bytes]], options: dict[str, Any]) -> None:
-        """Start an end; ``start`` takes the arguments of :class:`subprocess.Popen`."""
         is_light = not (options.get("receive") or {}).get("sent")
         words = [sys.executable, "-I", *(["-S"] if is_light else []), __file__, json.dumps(options)]
         pipe = subprocess.PIPE
@@ -361,11 +360,7 @@ class End:
             self.process.stdin.write(b"go\n")
 
     def read(self, timeout_s: float) -> dict[str, Any]:
-        """Return the program's next line.
-
-        Raises:
-            RunError: the program failed, ended or is silent.
-        """
+        """Return the program's next line."""
         from netoffload.errors import RunError
 
         assert self.process.stdout is not None

@@ -48,15 +48,14 @@ a run goes on from a checkpoint bit for bit (``checkpoint``).
 samples that it takes, the size in its paper, optimizer, learning rates and their schedule, loss. No other code names a
 model. A data set has a shape and classes, and a model is built for both.
 
-Files, in the order in which a run uses them. ``config``: the settings of a run, with ``optimizers`` and ``schedules``
-by their names (``choice``). ``plan``: the order of a series of runs, and what to keep. ``data_spec``: the names of data
-sets; ``image_files`` and ``corpus`` read them, ``dataset`` has their arrays, ``data`` a worker's share. ``model_spec``,
-``models``, ``layers`` and ``sequence_layers``: the networks; ``replica``: a network over flat buffers. ``parallel``: a
-rank's part of a network; ``parallel_layers`` moves activations between the parts. ``capture`` keeps gradients,
-``board`` shows them. ``doors``: how a gradient becomes the next weights; ``loop``: the iterations and the work between
-them; ``checkpoint``: the state on disk. ``measure`` reads the meter, ``memory`` estimates what ranks need. ``outcome``:
-the result of a rank; ``rank``: the rank's program; ``run``: the parent's side. Without a testbed: ``inprocess`` trains
-with threads as ranks; with it ``search`` finds thresholds, and ``gradient_replicas`` trains with every gradient coded
-once. ``sample`` keeps gradients to try a codec on. ``gloo`` sums with torch, for `netoffload bench allreduce`; ``ddp``
-is a replica under torch's DDP, for `netoffload bench ddp`.
+Files, in the order in which a run uses them. ``config``: the settings of a run, with ``optimizers``: the optimizers and
+schedules by their names. ``plan``: the order of a series of runs, and what to keep. ``data_spec``: the names of data
+sets; ``image_files`` reads those of images, ``dataset`` has their arrays, ``data`` loads a set and a worker's share.
+``model_spec``, ``models`` and ``layers``: the networks; ``replica``: a network over flat buffers; ``parallel``: a
+rank's part of a network. ``capture`` keeps gradients, and shows them in TensorBoard. ``doors``: how a gradient becomes
+the next weights; ``loop``: the iterations and the work between them; ``checkpoint``: the state on disk. ``memory``
+estimates what ranks need. ``outcome``: the result of a rank, and the traffic of all; ``rank``: the rank's program;
+``run``: the parent's side. Without a testbed ``inprocess`` trains with threads as ranks, also with every gradient coded
+once, or alone. ``gloo`` sums with torch, for `netoffload bench allreduce`; ``ddp`` is a replica under torch's DDP, for
+`netoffload bench ddp`.
 """

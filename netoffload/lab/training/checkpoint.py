@@ -39,9 +39,7 @@ class Checkpoint:
     """The content of ``checkpoint.json``.
 
     Attributes:
-        format: format number of the file.
         run: description of the run (:func:`describe`).
-        iteration: number of finished iterations.
         accuracy: the latest measured accuracy, 0..1.
     """
 
@@ -83,7 +81,6 @@ class Checkpoints:
     """One rank's side of a run's checkpoints; all ranks call each method together."""
 
     def __init__(self, asked: Checkpointing, exchange: Exchange) -> None:
-        """Nothing is read or written yet."""
         self._asked, self._exchange, self._folder = asked, exchange, Path(asked.folder)
 
     def is_due(self, done: int) -> bool:
@@ -96,7 +93,7 @@ class Checkpoints:
 
         inner = self._folder / f"iteration{done}"
         write_whole(inner / f"rank{self._exchange.rank}.pt", lambda file: torch.save(state, file))
-        barrier(self._exchange)
+        barrier(self._exchange)  # checkpoint.json may name this iteration only when every rank's file is on the disk
         if self._exchange.rank == 0:
             said = Checkpoint(FORMAT, self._asked.run, done, accuracy)
             octets = json.dumps(dataclasses.asdict(said), indent=2).encode()

@@ -17,11 +17,9 @@ from netoffload.config import Offload, check_choice
 from netoffload.errors import UsageError
 from netoffload.lab.results import decode_dataclass
 from netoffload.lab.training import models
-from netoffload.lab.training.choice import choose, spelt
 from netoffload.lab.training.data_spec import DATASETS, SYNTHETIC, DataSpec, parse_alpha, parse_data
 from netoffload.lab.training.model_spec import ModelSpec, SampleShape, Tokens
-from netoffload.lab.training.optimizers import OPTIMIZERS, Optimizer
-from netoffload.lab.training.schedules import SCHEDULES, Schedule
+from netoffload.lab.training.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule, choose, spelt
 from netoffload.methods.registry import LEARNING_RATE_MAX
 
 if TYPE_CHECKING:
@@ -49,24 +47,15 @@ class Parallel(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
-    """One training run.
+    """One training run. The model decides data, optimizer, schedule and their parameters where they are None.
 
     Attributes:
         method: a name of :mod:`netoffload.methods.registry` with its parameters; ``--exchange`` on the command line.
         nodes: workers; an aggregator or a parameter server comes on top.
         iterations: batches per worker.
         seed: seed of weights, batches, compressors and the digits' test set.
-        model: one of :data:`netoffload.lab.training.models.MODELS`.
-        data: one of :data:`~netoffload.lab.training.data_spec.DATASETS`, or ``synthetic``. None: the model's own.
-        data_dir: folder or file of a data set that needs one.
         batch: samples per worker and iteration.
         learning_rate: learning rate at the start. None: the model's own, or the largest that the method takes.
-        optimizer: one of ``optimizers.OPTIMIZERS`` with its parameters. None: the model's own.
-        schedule: one of ``schedules.SCHEDULES`` with its parameters. None: the model's own.
-        learning_rate_divisor: number by which the schedule ``step`` divides the learning rate once per interval.
-        learning_rate_interval: interval of the schedule ``step``, in iterations.
-        momentum: momentum of the optimizer.
-        weight_decay: weight decay of the optimizer.
         clip_norm: the largest norm that the mean gradient may have: a longer one is shortened to it. None: any.
         loss_scale: a term of mixed-precision training: gradients are multiplied by it before the method gets them and
             divided by it afterwards. So an error bound of 2^-k on the wire is 2^-k / loss_scale for the gradient. It is
@@ -289,10 +278,8 @@ class Checkpointing:
     """Where a run's checkpoints are (:mod:`netoffload.lab.training.checkpoint`).
 
     Attributes:
-        folder: folder of this run alone.
         every: iterations from one checkpoint to the next; there is one at the end as well.
         resume: go on from the checkpoint in the folder; if false, the folder must have none.
-        run: description of the run.
     """
 
     folder: str

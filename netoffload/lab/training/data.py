@@ -5,6 +5,7 @@ Order, split and noise depend on seeds alone, so every rank computes the same.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -14,11 +15,11 @@ import torch
 
 from netoffload.compiled.arrays import Int64Array
 from netoffload.errors import UsageError
-from netoffload.lab.training import corpus, image_files
+from netoffload.lab.training import image_files
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.data_spec import DATASETS, SYNTHETIC
 from netoffload.lab.training.dataset import Dataset, Images, Labels
-from netoffload.lab.training.model_spec import SampleShape, Tokens
+from netoffload.lab.training.model_spec import TEXT, SampleShape, Tokens
 
 SYNTHETIC_TESTS: Final = 16
 """Test samples of synthetic data: enough to run the model in evaluation mode."""
@@ -28,7 +29,7 @@ LOADERS: Final[Mapping[str, Callable[[TrainSettings], Dataset]]] = {
     "mnist": lambda run: image_files.load_mnist(_folder(run)),
     "fashion-mnist": lambda run: image_files.load_mnist(_folder(run)),
     "cifar10": lambda run: image_files.load_cifar10(_folder(run)),
-    "text": lambda run: corpus.load_text(run.sample_shape.features),
+    "text": lambda run: load_text(run.sample_shape.features),
     SYNTHETIC: lambda run: make_noise(run.sample_shape, run.data_spec.samples or run.nodes * run.batch, run.seed),
 }
 """Functions that load a run's data set, by the first word of the set's name."""
@@ -73,7 +74,8 @@ def samples_of(settings: TrainSettings, labels: Labels, worker: int) -> Int64Arr
     if settings.dirichlet_alpha is not None:
         return dirichlet_split(labels, settings.nodes, settings.dirichlet_alpha, settings.seed)[worker]
     workers = 1 if settings.sharing == "shared" else settings.nodes
-    return np.arange(len(labels))[_shard_of(len(labels), worker % workers, workers)]
+    # The same number for each worker, so that an epoch has as many iterations on all of them.
+    return np.arange(len(labels) // workers) * workers + worker % workers
 
 
 def dirichlet_split(labels: Labels, workers: int, alpha: float, seed: int) -> list[Int64Array]:
@@ -101,19 +103,6 @@ def share(settings: TrainSettings, dataset: Dataset, worker: int) -> tuple[torch
     return torch.from_numpy(dataset.train_images[chosen]), torch.from_numpy(dataset.train_labels[chosen])
 
 
-def _shard_of(samples: int, worker: int, workers: int) -> slice:
-    return slice(worker, worker + samples // workers * workers, workers)
-
-
-def shard(images: Images, labels: Labels, worker: int, workers: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy a worker's samples: ``worker``, ``worker + workers``, ... as float32[n, features] and int64[n].
-
-    All workers get the same number, so that an epoch has as many iterations on each.
-    """
-    mine = _shard_of(len(labels), worker, workers)
-    return torch.from_numpy(np.array(images[mine])), torch.from_numpy(np.array(labels[mine]))
-
-
 def batches(
     images: torch.Tensor, labels: torch.Tensor, batch: int, seed: int, worker: int, first: int = 0
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -123,6 +112,7 @@ def batches(
     """
     if len(labels) < batch:
         raise UsageError(f"{len(labels)} samples are no batch of {batch}")
+    # A run that goes on draws as if it had drawn the first batches: an epoch's order needs only its number.
     epoch, skipped = divmod(first, len(labels) // batch)
     while True:
         order = torch.from_numpy(np.random.default_rng((seed, worker, epoch)).permutation(len(labels)))
@@ -130,3 +120,34 @@ def batches(
             chosen = order[start : start + batch]
             yield images[chosen], labels[chosen]
         epoch, skipped = epoch + 1, 0
+
+
+TEXT_MODULE: Final = "pydoc_data.topics"
+TEXT_TEST_EVERY: Final = 10
+
+
+def read_text() -> str:
+    """Return all topics, in the order of their names."""
+    try:
+        topics: dict[str, str] = importlib.import_module(TEXT_MODULE).topics
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"this Python lacks {TEXT_MODULE}, the text corpus: install its whole standard library"
+        ) from error
+    return "\n".join(topics[name] for name in sorted(topics))
+
+
+def encode_text(text: str) -> Int64Array:
+    """Return the number of every character: 0 for a line's end, 1 to 95 for printable ASCII."""
+    octets = np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype(np.int64)
+    octets[(octets != ord("\n")) & ((octets < ord(" ")) | (octets > ord("~")))] = ord("?")
+    return np.where(octets == ord("\n"), 0, octets - ord(" ") + 1)
+
+
+def load_text(length: int = TEXT.length) -> Dataset:
+    """Return the corpus as sequences of ``length`` characters."""
+    characters = encode_text(read_text())
+    count = (len(characters) - 1) // length
+    samples, labels = (characters[at : at + count * length].reshape(count, length) for at in (0, 1))
+    is_test = np.arange(count) % TEXT_TEST_EVERY == TEXT_TEST_EVERY - 1
+    return Dataset(samples[~is_test], labels[~is_test], samples[is_test], labels[is_test])

@@ -29,8 +29,6 @@ class DataSpec:
     """A data set.
 
     Attributes:
-        name: name of the data set in a record.
-        shape: shape of a sample.
         folder_holds: what ``data_dir`` must hold; empty: the set needs no ``data_dir``.
         samples: number of training samples of synthetic data; 0: a batch for each worker.
     """

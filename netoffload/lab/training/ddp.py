@@ -19,7 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersg
 from torch.nn.parallel import DistributedDataParallel
 
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.data import batches, shard
+from netoffload.lab.training.data import batches, share
 from netoffload.lab.training.dataset import Dataset
 from netoffload.lab.training.doors import Door
 from netoffload.lab.training.loop import iterate
@@ -68,26 +68,19 @@ class DdpReplica:
 
     Args:
         settings: model, batch, optimizer, seed; the method in them is not used.
-        dataset: the data set, of which this rank takes its part.
         hook: ``none`` (DDP's own all_reduce), ``fp16`` and ``powersgd`` (torch's), ``compress`` (ours), or ``alone``:
             no gradient travels.
-        options: options of our hook's :class:`~netoffload.torch.CompressionState`.
-
-    Attributes:
-        loss: loss of this rank's latest batch.
-        iteration: see :class:`~netoffload.lab.training.replica.Replica`.
     """
 
     travel = Travel()
     update_s = 0.0
 
     def __init__(self, settings: TrainSettings, dataset: Dataset, hook: str, options: Mapping[str, Any]) -> None:
-        """Build the model; collective."""
         self.loss, self.iteration = 0.0, 0
         self._settings, self._done = settings, 0
         self._state: CompressionState | None = None
-        mine = shard(dataset.train_images, dataset.train_labels, rank(), settings.nodes)
-        self._batches = batches(*mine, settings.batch, settings.seed, rank())
+        own = share(settings, dataset, rank())
+        self._batches = batches(*own, settings.batch, settings.seed, rank())
         group = dist.new_group()  # its own group, whose calls do not wait for those of other replicas
         module = settings.model_spec.build(settings.seed, settings.sample_shape)
         cap_mb = ONE_BUCKET_MB if hook == "powersgd" else None

@@ -73,7 +73,6 @@ class RunState(CompressionState):
     """How a run's gradients or changes of weights travel, over connections that the run has already."""
 
     def __init__(self, settings: TrainSettings, replica: Replica, calls: AnyCalls, **options: Any) -> None:
-        """Remember nothing yet."""
         options |= {"seed": settings.seed, "batch": settings.batch, "error_feedback": settings.error_feedback}
         super().__init__(named_parameters=replica.travelling.items(), scale=None, start_step=0, **options)
         self._calls, self._replica = calls, replica
@@ -97,7 +96,6 @@ class ServedState(RunState):
     """The state of a worker of a server, which no user's state has: the last rank adds the workers' payloads."""
 
     def __init__(self, settings: TrainSettings, replica: Replica, calls: AnyCalls) -> None:
-        """Remember nothing yet."""
         super().__init__(settings, replica, calls, offload="off")
         plane = calls.plane
         member = Member(plane.exchange, None, self.layers.layout, settings.seed, settings.error_feedback)
@@ -132,7 +130,6 @@ class TimedOptimizer(DistributedOptimizer):
     Attributes:
         waited_s: seconds in which backward waited for means, so far.
         hidden_s: seconds in which buckets travelled before that, so far; 0 if all travel as one.
-        has_buckets: whether they travel as several.
     """
 
     waited_s = hidden_s = 0.0
@@ -156,8 +153,6 @@ class Door:
     """What the loop asks of a door; all ranks call each function together.
 
     Attributes:
-        step: makes the next weights from the gradient that backward left.
-        sent_so_far: returns what this rank has sent.
         finish: makes all replicas equal after the last iteration.
         memory: returns what this rank remembers; a run that passes it to ``remember`` goes on bit for bit.
         timed: times the buckets of gradients; None: nothing travels during backward.
@@ -186,11 +181,7 @@ def _gradient_state(settings: TrainSettings, replica: Replica, calls: AnyCalls) 
 
 
 def door_for(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> Door:
-    """Return this rank's door; the last ranks are aggregators or the server, if there are any.
-
-    Raises:
-        UsageError: the number of ranks is wrong, or a tagged ring has no codec to round by.
-    """
+    """Return this rank's door; the last ranks are aggregators or the server, if there are any."""
     exchange, spec = calls.plane.exchange, settings.spec
     if exchange.size != settings.ranks:
         raise UsageError(
@@ -209,6 +200,7 @@ def door_for(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> Door
 def _averaging_gradients(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> Door:
     """Return the door of gradients that become means during backward."""
     state = _gradient_state(settings, replica, calls)
+    # Without buckets one bucket holds all: it leaves when backward ends, so nothing is hidden.
     octets = int(settings.bucket_mb * 1e6)
     optimizer = TimedOptimizer(replica.optimizer, state, bucket_octets=octets or WHOLE_OCTETS)
     optimizer.has_buckets = octets > 0

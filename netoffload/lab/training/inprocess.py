@@ -1,29 +1,45 @@
-"""A run without a testbed: the ranks are threads, and their octets go through memory.
+"""Runs without a testbed: the ranks are threads, and their octets go through memory.
 
-The doors are those of a real run, so the run learns the same as over links, and each rank counts what it sends. There
-are no NICs; if a codec is given, it rounds tagged floats as NICs would.
+The doors are those of a real run, so a run learns the same as over links, and each rank counts what it sends. There are
+no NICs; if a codec is given, it rounds tagged floats as NICs would.
+
+:func:`learnt` codes every worker's gradient once, as if it had travelled::
+
+    worker 0   gradient -> encode -> decode ─┐
+    worker 1   gradient -> encode -> decode ─┼─ sum -> update -> weights (-> rounded)
+    ...                                      ─┘
+
+Payloads are gathered, or served where workers share scalers (TernGrad). Exact gradients take a ring. In a ring of
+payloads partial sums are coded at every hop, which these runs leave out.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
+import numpy as np
 import torch
 
 from netoffload import codec
 from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
+from netoffload.compressors import Layout, registry
+from netoffload.compressors.terngrad import TernGrad
 from netoffload.config import BOUND_K_DEFAULT
 from netoffload.errors import UsageError
+from netoffload.lab.training import data
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 from netoffload.lab.training.dataset import Dataset
-from netoffload.lab.training.doors import ThreadCalls
-from netoffload.lab.training.loop import AfterIteration, RankRun
-from netoffload.lab.training.measure import FLOAT_OCTETS
+from netoffload.lab.training.doors import Door, ThreadCalls
+from netoffload.lab.training.loop import AfterIteration, RankRun, iterate
+from netoffload.lab.training.outcome import FLOAT_OCTETS
+from netoffload.lab.training.replica import Replica
 
 CAPACITY_OCTETS: Final = 8 << 20
 """Octets of HDC's gradient fit, so threads take fewer turns."""
@@ -34,15 +50,7 @@ TIMEOUT_S: Final = 120.0
 
 @dataclasses.dataclass(frozen=True)
 class Learned:
-    """The result of a run.
-
-    Attributes:
-        accuracy: accuracy on the test set, 0..1.
-        final_loss: loss of worker 0's last batch; None: not finite.
-        efficiency: octets of worker 0's vectors over those of one float32 gradient per iteration.
-        sha256: SHA-256 of worker 0's parameters and buffers.
-        accuracy_after: accuracies on the way, 0..1, by the number of iterations.
-    """
+    """The result of a run; ``efficiency``: octets of worker 0's vectors over one float32 gradient per iteration."""
 
     accuracy: float
     final_loss: float | None
@@ -81,11 +89,7 @@ def run_threads(
     """Train with threads as ranks and return all of them; torch's threads are set to one.
 
     Args:
-        settings: settings of the run.
-        dataset: the data set that they name.
         codec_name: codec that rounds tagged floats; None: there are no NICs.
-        bound_k: error bound 2**-bound_k of the codec.
-        checkpointing: place of the checkpoints; None: no checkpoints.
         watching: called on every rank before its first iteration; returns what to call after each.
     """
     if settings.compressed and codec_name is None:
@@ -124,3 +128,147 @@ def threads_of_torch(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+SAMPLE_EVERY: Final = 50
+"""Iterations from one gradient of a sample to the next."""
+
+
+def train_alone(settings: TrainSettings, worker: int = 0) -> Iterator[tuple[Float32Array, float]]:
+    """Train in this process, with one of torch's threads; the settings' method is not used.
+
+    Yields after each iteration its gradient, float32[n], which the next one overwrites, and the seconds of
+    computing.
+    """
+    dataset = data.load(settings)
+    replica = Replica(settings)
+    own = data.share(settings, dataset, 0)
+    batches, door = data.batches(*own, settings.batch, settings.seed, worker), Door(replica.optimizer.step)
+    with threads_of_torch(1):
+        for done in range(settings.iterations):
+            timeline = iterate(replica, door, batches, done + 1, first=done)
+            yield replica.gradient, timeline.wall_s[0]
+
+
+def sample_gradients(vectors: int = 4, seed: int = 1) -> Float32Array:
+    """Train HDC on digits in this process and return gradients, float32[vectors, 1149010].
+
+    The gradients are those after 50, 100, ... iterations with batches of 25, learning rate 0.05 as in ``netoffload
+    demo``, and no loss scale. The same seed gives the same gradients on one machine.
+    """
+    settings = TrainSettings("inc", nodes=1, iterations=vectors * SAMPLE_EVERY, seed=seed, learning_rate=0.05)
+    steps = enumerate(train_alone(settings), 1)
+    return np.stack([gradient.copy() for number, (gradient, _) in steps if number % SAMPLE_EVERY == 0])
+
+
+SeeOutputs = Callable[[list[Float32Array]], None]
+"""Called with the outputs of every layer that has weights, in order, each float32[batch, ...]."""
+
+KEPT_LOSSES: Final = 60
+"""Number of points of a curve."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The gradients of one iteration: worker 0's own, the others' if needed, and the sum of all after coding."""
+
+    own: list[Float32Array]
+    total: Float32Array
+    coder: str | None
+    layout: Layout
+    seed: int
+    step: int
+
+    def coded(self) -> Float32Array:
+        """Return worker 0's gradient after coding, by its random numbers."""
+        if self.coder is None:
+            return self.own[0]
+        compressor = registry.parse(self.coder)
+        states = [compressor.make_state(self.layout, seed=self.seed, rank=rank) for rank in range(len(self.own))]
+        states[0].step = self.step
+        if not isinstance(compressor, TernGrad):
+            return compressor.decode(compressor.encode(self.own[0], states[0]), self.layout)
+        pairs = zip(self.own, states, strict=True)
+        shared: Float32Array = np.max([compressor.scalers(*pair) for pair in pairs], axis=0)
+        return compressor.decode(compressor.encode_shared(self.own[0], shared, states[0]), self.layout)
+
+
+Observe = Callable[[int, Seen], None]
+"""Called with the number of an iteration, from 1, and its gradients."""
+
+
+def learnt(
+    settings: TrainSettings,
+    coder: str | None = None,
+    *,
+    weights: str | None = None,
+    every: int = 0,
+    observe: Observe | None = None,
+    see_outputs: SeeOutputs | None = None,
+) -> dict[str, Any]:
+    """Train with gradient replicas and return the result in JSON's types.
+
+    Losses are means over the workers, of :data:`KEPT_LOSSES` iterations up to the end or a divergence. The run has
+    ``diverged`` if a loss was not finite, which ended it.
+
+    Args:
+        settings: settings of the run; their method is not used.
+        coder: text form of the compressor of gradients; None: gradients stay exact.
+        weights: text form of the compressor that rounds the weights after every update; None: weights stay exact.
+        see_outputs: called after the last iteration with the layers' outputs, which model parallelism would send.
+    """
+    shares_scalers = coder is not None and coder.startswith("terngrad")
+    via = "server" if shares_scalers else "gather"
+    method = f"{coder}{',' if ':' in coder else ':'}via={via}" if coder else "inc"
+    rate = settings.optimizer_spec.learning_rate
+    settings = dataclasses.replace(settings, method=method, learning_rate=rate, eval_every=every)
+    own: list[dict[int, Float32Array]] = [{} for _ in range(settings.nodes if shares_scalers else 1)]
+    runs: dict[int, RankRun] = {}
+
+    def watching(rank: int, run: RankRun) -> AfterIteration:
+        replica, layout = run.replica, Layout(run.replica.layer_sizes)
+        runs[rank] = run
+        rounding = registry.parse(weights) if weights else None
+        state = rounding.make_state(layout, seed=settings.seed, rank=0) if rounding else None
+
+        def keep_own(_start: int, values: Float32Array) -> None:
+            own[rank][replica.iteration + 1] = values.copy()
+
+        if observe is not None and rank < min(len(own), settings.nodes):
+            replica.observe = keep_own
+
+        def after(done: int) -> None:
+            if rounding is not None and state is not None:
+                replica.parameters[:] = rounding.decode(rounding.encode(replica.parameters, state), layout)
+            if observe is not None and rank == 0:
+                total = replica.gradient * np.float32(settings.nodes * settings.loss_scale)
+                observe(done, Seen([of.pop(done) for of in own], total, coder, layout, settings.seed, done - 1))
+
+        return after
+
+    diverged, ratio = False, 1.0
+    try:
+        run_threads(settings, data.load(settings), watching=watching)
+    except UsageError:  # compressors refuse values that are not finite
+        diverged = True
+    workers = [runs[rank] for rank in range(settings.nodes)]
+    losses = [float(np.mean(each)) for each in zip(*(run.timeline.losses for run in workers), strict=False)]
+    finite = next((at for at, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
+    keep = max(1, settings.iterations // KEPT_LOSSES)
+    kept = [at for at in range(finite) if at % keep == 0 or at + 1 == settings.iterations]
+    first = workers[0]
+    accuracy = first.milestones.measure()
+    if coder is not None:
+        sent = sum(run.door.sent_so_far().vector_octets for run in workers)
+        ratio = FLOAT_OCTETS * first.replica.parameter_count * len(losses) * len(workers) / max(1, sent)
+    if see_outputs is not None:
+        batches = first.new_batches(settings.iterations)
+        assert batches is not None
+        see_outputs(first.replica.outputs(next(batches)[0]))
+    return {
+        "accuracy": accuracy,
+        "accuracies": first.milestones.accuracy_after,
+        "losses": {str(at + 1): losses[at] for at in kept},
+        "ratio": ratio,
+        "diverged": diverged or finite < len(losses),
+    }

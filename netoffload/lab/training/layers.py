@@ -1,8 +1,11 @@
-"""A fully connected layer that writes its gradients into given memory, and the initialisation of all models.
+"""The layers that models have beside torch's own, and the initialisation of all models.
 
 Compressed training needs He initialisation (normal, mean 0, variance 2 / inputs; biases 0). With torch's default
 (uniform, variance 1 / (3 inputs)) the gradients of HDC start below 2^-7. The paper's 8-bit form decodes such values to
 0, and compressed training never leaves chance level. With He initialisation it learns.
+
+Networks over sequences take tokens, int64[batch, length], and return float32[batch, length, classes]. The output at a
+place predicts the next token, and does not depend on later ones.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
-from netoffload.lab.training.model_spec import Shape
+from netoffload.lab.training.model_spec import Shape, Tokens
 
 
 class LinearInPlace(torch.autograd.Function):
@@ -115,7 +119,6 @@ class Branches(nn.ModuleList):
     """Branches with the same inputs, whose outputs are concatenated plane by plane."""
 
     def __init__(self, *branches: nn.Module) -> None:
-        """Take the branches."""
         super().__init__(branches)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -149,3 +152,53 @@ def he_initialise(model: nn.Module, seed: int) -> None:
             draw_normal(layer.weight, math.sqrt(2.0) / math.sqrt(fan_in), generator)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+
+
+class CharacterLstm(nn.Module):
+    """Layers of LSTM between an embedding and a fully connected layer; every sequence begins with a state of zeros."""
+
+    def __init__(self, classes: int, units: int, layers: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(classes, units)
+        self.recur = nn.LSTM(units, units, layers, batch_first=True)
+        self.guess = nn.Linear(units, classes)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the guesses, float32[batch, length, classes]."""
+        guesses: torch.Tensor = self.guess(self.recur(self.embed(tokens))[0])
+        return guesses
+
+
+class Block(nn.Module):
+    """A block of a transformer: attention to earlier places, then a layer of four times the width."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_widening = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value, self.attention_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.widen, self.widening_out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        """Return the stream, float32[batch, length, width], with what the block adds."""
+        split = self.query_key_value(self.before_attention(stream)).unflatten(-1, (3, self.heads, -1))
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        stream = stream + self.attention_out(seen.transpose(1, 2).flatten(-2))
+        widened: torch.Tensor = self.widening_out(functional.gelu(self.widen(self.before_widening(stream))))
+        return stream + widened
+
+
+class Transformer(nn.Module):
+    """Blocks between an embedding of tokens and places and the same embedding of tokens."""
+
+    def __init__(self, shape: Tokens, blocks: int, width: int, heads: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(shape.classes, width), nn.Embedding(shape.length, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(blocks)))
+        self.last = nn.LayerNorm(width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the guesses, float32[batch, length, classes]."""
+        stream = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+        return functional.linear(self.last(self.blocks(stream)), self.tokens.weight)

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from netoffload.collectives import Exchange, ring_allreduce
-from netoffload.lab.training.board import Board
+from netoffload.lab.training.capture import Board
 from netoffload.lab.training.checkpoint import Checkpoints
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 from netoffload.lab.training.dataset import Dataset
@@ -94,14 +94,10 @@ def iterate(
     """Train for a number of iterations: draw a batch, compute its gradient, exchange, update.
 
     Args:
-        replica: the replica, which is changed in place.
         door: exchanges gradients or weights; the caller finishes it.
         batches: the batches of samples; None: this rank is an aggregator or a server.
-        iterations: number of iterations; the same on every rank.
         first: number of iterations that are finished already.
-        clock: returns seconds, monotonic.
         after_iteration: does evaluation and progress; not timed.
-        timeline: where the times go; None: a new one.
     """
     timeline = timeline or Timeline()
     for iteration in range(first, iterations):
@@ -149,7 +145,7 @@ def warm_up(settings: TrainSettings, replica: Replica, calls: AnyCalls, batches:
         batch = next(batches)
         for _ in range(rounds):
             replica.backward(*batch)
-    replica.set_buffers(buffers)
+    replica.set_buffers(buffers)  # forward has changed BatchNorm's statistics
     warm_up_exchange(settings, replica, calls, rounds)
     replica.warm_up_update()
 
@@ -163,7 +159,7 @@ def average_buffers(replica: Replica, exchange: Exchange, workers: int) -> None:
     if not buffers.size:
         return
     if exchange.rank >= workers:
-        buffers.fill(0)
+        buffers.fill(0)  # an aggregator has seen no sample
     ring_allreduce(exchange, buffers, tagged=False)
     replica.set_buffers(np.divide(buffers, np.float32(workers), out=buffers))
 
@@ -191,7 +187,6 @@ class Milestones:
         exchange: Exchange,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Prepare; nothing is shown or measured yet."""
         self.first = 0
         self.accuracy_after: dict[str, float] = {}
         self.loss_after: dict[str, float] = {}
@@ -262,6 +257,7 @@ class Milestones:
             if math.isfinite(loss := fmean(self._losses)):
                 self.loss_after[str(done)] = loss
         self._losses.clear()
+        # Only rank 0 has measured: the sum gives all ranks its answer, so that they end together.
         ring_allreduce(self._exchange, is_enough, tagged=False)
         return bool(is_enough[0])
 
@@ -278,16 +274,7 @@ class Milestones:
 
 
 class RankRun:
-    """One rank of a run, in a process of its own or in a thread.
-
-    Attributes:
-        replica: this rank's replica of the model, or its part.
-        milestones: the work between iterations.
-        is_worker: whether it computes gradients.
-        sent: what the iterations sent, without what :meth:`finish` sends.
-        timeline: the times of the iterations.
-        door: exchanges gradients or weights, from :meth:`begin` on.
-    """
+    """One rank of a run, in a process of its own or in a thread; ``sent`` excludes what :meth:`finish` sends."""
 
     door: Door
 
@@ -298,7 +285,6 @@ class RankRun:
         calls: AnyCalls,
         checkpointing: Checkpointing | None = None,
     ) -> None:
-        """Build the replica; nothing is exchanged yet."""
         self._settings, self._calls, self._exchange = settings, calls, calls.plane.exchange
         rank = self._exchange.rank
         self.replica = replica_of(settings, self._exchange)

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from netoffload.lab.training.optimizers import Adam, Optimizer, RmsProp, Sgd
-from netoffload.lab.training.schedules import Polynomial, Schedule, StepDecay
+from netoffload.lab.training.optimizers import Adam, Optimizer, Polynomial, RmsProp, Schedule, Sgd, StepDecay
 
 if TYPE_CHECKING:
     import torch
@@ -107,19 +106,11 @@ class ModelSpec:
     """A model and the defaults of its training.
 
     Attributes:
-        name: name on the command line.
-        summary: a few words for lists.
         build: builds the network from a seed and the shape of a sample; the same weights on every rank. On torch's
             meta device the network has no weights.
-        optimizer: default optimizer.
-        schedule: default schedule of the learning rate.
         input_shape: the only shape that it takes; None: images, or sequences, of any shape.
         usual_shape: the shape in its paper, which is the default of synthetic data.
-        smallest_side: smallest side of images that it takes.
-        data: default data set.
         weight_uses: multiplications by a weight per usual sample, on average over the weights, or more.
-        printed: the size that its paper prints, if it does.
-        loss: returns the mean loss of a batch from outputs and labels.
         thresholds: best thresholds by method, from ``netoffload bench thresholds``.
     """
 

@@ -1,11 +1,17 @@
-"""The optimizers, by name: torch's. Each works value by value, so one vector does as well as many tensors."""
+"""The optimizers, torch's, and the schedules of the learning rate, by name: ``adam:beta2=0.99``, ``cosine:warmup=100``.
+
+Each optimizer works value by value, so one vector does as well as many tensors. Iterations are counted from 0.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+import math
+import typing
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
+from netoffload.config import check_choice, parse_parameters
 from netoffload.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,13 +22,7 @@ SHARES: Final = ("momentum", "beta1", "beta2", "alpha")
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """The base of all optimizers.
-
-    Attributes:
-        learning_rate: learning rate at the start.
-        torch_name: name in ``torch.optim``.
-        has_fused: whether torch can do a step in one pass over memory.
-    """
+    """The base of all optimizers; ``has_fused``: torch can do a step in one pass over memory."""
 
     learning_rate: float = 0.001
 
@@ -168,3 +168,128 @@ OPTIMIZERS: Final[dict[str, type[Optimizer]]] = {
     "adagrad": Adagrad,
 }
 """The optimizers by their names in ``--optimizer``; their fields are the parameters."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """The base of all schedules, whose rate is constant after it has risen in ``warmup`` equal steps."""
+
+    warmup: int = dataclasses.field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        for name in ("warmup", "iterations"):
+            if getattr(self, name, 0) < 0:
+                raise UsageError(f"{name} is {getattr(self, name)}: it must not be negative")
+
+    def rate_at(self, first: float, iteration: int) -> float:
+        """Return the learning rate of an iteration if it starts at ``first``."""
+        rate = self._rate_at(first, iteration)
+        return rate * (iteration + 1) / self.warmup if iteration < self.warmup else rate
+
+    def for_run(self, iterations: int) -> Schedule:
+        """Return the schedule of a run of that length."""
+        is_open = getattr(self, "iterations", None) == 0
+        return dataclasses.replace(self, iterations=iterations) if is_open else self  # type: ignore[call-arg]
+
+    def _rate_at(self, first: float, iteration: int) -> float:
+        del iteration
+        return first
+
+
+@dataclasses.dataclass(frozen=True)
+class StepDecay(Schedule):
+    """A learning rate that is divided by ``divisor`` every ``interval`` iterations."""
+
+    divisor: float = 10.0
+    interval: int = 1000
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        super().__post_init__()
+        if self.interval < 1:
+            raise UsageError(f"learning_rate_interval is {self.interval}: it must be at least 1")
+        if not 1 <= self.divisor < math.inf:
+            raise UsageError(f"the learning rate's divisor is {self.divisor}: it must be at least 1")
+
+    def _rate_at(self, first: float, iteration: int) -> float:
+        return first / self.divisor ** (iteration // self.interval)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosine(Schedule):
+    """Half a cosine down to ``last`` times the first rate (Loshchilov and Hutter, 2017).
+
+    It ends after ``iterations``; 0: with the run.
+    """
+
+    iterations: int = 0
+    last: float = 0.0
+
+    def _rate_at(self, first: float, iteration: int) -> float:
+        turn = math.pi * min(1.0, iteration / self.iterations)
+        return first * (self.last + (1 - self.last) * (1 + math.cos(turn)) / 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Polynomial(Schedule):
+    """A power of the share of ``iterations`` (0: the run's) that is left.
+
+    With 0.5 it is the schedule of Wen et al. (TernGrad), 4.
+    """
+
+    power: float = 0.5
+    iterations: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        super().__post_init__()
+        if not 0 <= self.power < math.inf:
+            raise UsageError(f"power is {self.power}: it must not be negative")
+
+    def _rate_at(self, first: float, iteration: int) -> float:
+        return float(first * max(0.0, 1 - iteration / self.iterations) ** self.power)
+
+
+SCHEDULES: Final[dict[str, type[Schedule]]] = {
+    "constant": Schedule,
+    "step": StepDecay,
+    "cosine": Cosine,
+    "polynomial": Polynomial,
+}
+"""The schedules by their names in ``--schedule``; their fields are the parameters."""
+
+
+T = TypeVar("T")
+
+
+def choose(what: str, kinds: Mapping[str, type[T]], text: str | None, own: T, **given: object) -> T:
+    """Return the dataclass that ``text`` names.
+
+    Args:
+        text: a name, or ``name:parameter=value,...``. None: ``own``.
+        own: the default; if ``text`` names its kind, its values are the defaults of the parameters.
+        given: more values, by field; None: not given.
+    """
+    name, _, rest = (name_of(kinds, own) if text is None else text).partition(":")
+    kind: Any = kinds[check_choice(what, name, tuple(kinds))]
+    known = [field.name for field in dataclasses.fields(kind)]
+    values = parse_parameters(name, rest, typing.get_type_hints(kind))
+    values.update({key: value for key, value in given.items() if value is not None})
+    if unknown := [key for key in values if key not in known]:
+        raise UsageError(f"{name} has no parameter {unknown[0]!r}: it takes {', '.join(known) or 'none'}")
+    chosen: T = dataclasses.replace(typing.cast(Any, own), **values) if type(own) is kind else kind(**values)
+    return chosen
+
+
+def name_of(kinds: Mapping[str, type[T]], value: T) -> str:
+    """Return the name of a value's kind."""
+    return next(name for name, kind in kinds.items() if kind is type(value))
+
+
+def spelt(kinds: Mapping[str, type[T]], value: T, *, without: str = "") -> str:
+    """Return the text that :func:`choose` reads as ``value``, with every parameter but ``without``."""
+    fields = [field.name for field in dataclasses.fields(typing.cast(Any, value)) if field.name != without]
+    values = {name: getattr(value, name) for name in fields}
+    texts = [f"{name}={str(one).lower() if isinstance(one, bool) else one}" for name, one in values.items()]
+    return name_of(kinds, value) + (f":{','.join(texts)}" if texts else "")

@@ -16,8 +16,7 @@ from netoffload.lab.reports import INLINE, VIA_NICS, split_name
 from netoffload.lab.results import Record
 from netoffload.lab.testbed import NicSettings
 from netoffload.lab.training import checkpoint
-from netoffload.lab.training.board import check_tensorboard
-from netoffload.lab.training.capture import CAPTURE_FILE, LAYERS_FILE
+from netoffload.lab.training.capture import CAPTURE_FILE, LAYERS_FILE, check_tensorboard
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 
 RECORD_FILE: Final = "record.json"
@@ -110,10 +109,7 @@ class Outputs:
     """The outputs of a series of runs beside its records.
 
     Attributes:
-        capture: gradients of one run.
         checkpoint: folder of checkpoints, with a folder for each run; None: no checkpoints.
-        checkpoint_every: iterations from one checkpoint of a run to the next.
-        resume: each run goes on from its checkpoint, if it has one.
         tensorboard: folder of event files, with a folder for each run; None: no event files.
     """
 

@@ -26,14 +26,12 @@ from netoffload.config import Offload
 from netoffload.environment import cpu_model
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.lab.results import ClassCounts, Versions
-from netoffload.lab.training.board import Board
-from netoffload.lab.training.capture import Kept
+from netoffload.lab.training.capture import Board, Kept
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import open_saved
 from netoffload.lab.training.loop import RankRun, warm_up
-from netoffload.lab.training.measure import read_meter, traffic_between
 from netoffload.lab.training.memory import peak_memory_octets
-from netoffload.lab.training.outcome import Coded, RankOutcome
+from netoffload.lab.training.outcome import Coded, RankOutcome, read_meter, traffic_between
 from netoffload.lab.training.replica import Watch
 from netoffload.programs import end_at_once
 from netoffload.transport import Lane
@@ -91,7 +89,6 @@ class Watched:
     """A capture and TensorBoard, which get rank 0's gradients."""
 
     def __init__(self, job: RankJob, run: RankRun) -> None:
-        """Begin the capture and the TensorBoard file, if ``job`` asks for them."""
         self._replica = replica = run.replica
         self._watches: list[Watch] = []
         self._board: Board | None = None
@@ -123,13 +120,7 @@ class Watched:
 
 @dataclasses.dataclass(frozen=True)
 class Compressed:
-    """Counts of this rank's compressed data so far: by its NIC, and by the rank itself.
-
-    Attributes:
-        nic_octets: raw octets of this communicator's tagged connections that the NIC compressed; 0 without a NIC.
-        no_gain_segments: number of segments that the NIC did not compress because they would not shrink.
-        coded: what the rank compressed by itself.
-    """
+    """What was compressed of this rank's octets so far: by its NIC (0 without one), and by the rank itself."""
 
     nic_octets: int
     no_gain_segments: int

@@ -10,7 +10,6 @@ IMPORTED: Final = (
     "netoffload.collectives",
     "netoffload.methods",
     "netoffload.transport.rounds.driver:prepare",
-    "netoffload.lab.training.board",
     "netoffload.lab.training.capture",
     "netoffload.lab.training.loop",
     "torch._dynamo",  # a rank's first optimizer would import it, for a second

@@ -73,12 +73,9 @@ class Replica:
         iteration: number of the iteration under way, from 0; decides learning rate and dropout.
         observe: doors call it with every part of the gradient before that travels.
         layers: every weight and every bias, in their order in both buffers.
-        loss: loss of the latest batch; None: there was none.
-        parameter_count: number of floats of the whole model.
     """
 
     def __init__(self, settings: TrainSettings, module: nn.Module | None = None) -> None:
-        """Take ``module``, or build the model that ``settings`` names with the weights of its seed."""
         self._settings = settings
         self._rank: int | None = None
         self.iteration = 0
@@ -254,14 +251,9 @@ class Replica:
 
 
 class ReplicaOptimizer(torch.optim.Optimizer):
-    """A replica's update as one of torch's optimizers; its parameters are those whose gradients travel.
-
-    Attributes:
-        seconds: time that updates took.
-    """
+    """A replica's update as one of torch's optimizers; its parameters are those whose gradients travel."""
 
     def __init__(self, replica: Replica) -> None:
-        """Take no step yet."""
         self._replica, self.seconds = replica, 0.0
         super().__init__(list(replica.travelling.values()) or [replica._optimizer_view], {})
 
@@ -274,16 +266,9 @@ class ReplicaOptimizer(torch.optim.Optimizer):
 
 
 class Watch:
-    """Copies a worker's gradient of every n-th iteration, as it is before it travels.
-
-    Args:
-        replica: the replica, which others may watch already.
-        every: n.
-        see: called after each iteration's update, with its number from 1 and the copy.
-    """
+    """Shows ``see`` a copy of a worker's gradient of every n-th iteration, as it was before it travelled."""
 
     def __init__(self, replica: Replica, every: int, see: Callable[[int, Float32Array], None]) -> None:
-        """Watch from the next iteration on."""
         self._replica, self._every, self._see, self._others = replica, every, see, replica.observe
         self._copy: Float32Array | None = None
         replica.observe = self._observe

@@ -29,9 +29,8 @@ from netoffload.lab.testbed import (
 from netoffload.lab.training import data
 from netoffload.lab.training.config import RankJob, TrainSettings
 from netoffload.lab.training.dataset import Dataset, save
-from netoffload.lab.training.measure import FLOAT_OCTETS, check_traffic, with_coded
 from netoffload.lab.training.memory import check_memory
-from netoffload.lab.training.outcome import Parts, RankOutcome, Step
+from netoffload.lab.training.outcome import FLOAT_OCTETS, Parts, RankOutcome, Step, check_traffic, with_coded
 from netoffload.lab.training.plan import BASELINES, NO_OUTPUTS, Outputs, Planned, plan_runs
 from netoffload.lab.training.rank_imports import IMPORTED
 from netoffload.methods import Way
@@ -69,12 +68,8 @@ def run_all(
     Args:
         runs: at least one; they may differ in everything but data set and number of workers.
         testbed: settings with NICs, and with at least as many nodes as the runs need (:func:`nodes_needed`).
-        baselines: name in :data:`BASELINES`.
-        on_phase: called with a phrase whenever a step of building a testbed begins.
         on_progress: called a few times per second, from another thread.
         on_record: called after every run, so that an interrupted series keeps its records.
-        on_failure: called with the name of a failed run, and its error.
-        outputs: outputs beside the records.
     """
     _check_together(runs, testbed)
     planned, datasets = plan_runs(runs, baselines), OneDataset()
@@ -90,6 +85,7 @@ def run_all(
         records.append(record)
         on_record(record)
 
+    # The fork server imports torch while the first testbed is built; both testbeds use it.
     with prepared_ranks(IMPORTED):
         for settings, left in _beds(planned, testbed, outputs, keep):
             with Testbed(make_plan(settings, new_run_id()), progress=on_phase) as bed:
@@ -122,7 +118,6 @@ class OneDataset:
     """The data set of the latest run. Digits and noise depend on the seed, so another run may need another set."""
 
     def __init__(self) -> None:
-        """Start without a data set."""
         self._seed: int | None = None
         self._dataset: Dataset | None = None
         self._saved: dict[tuple[str, int], Path] = {}
@@ -197,6 +192,7 @@ def run_one(
     if capture is not None:
         capture.keep(folder)
     outcomes = [RankOutcome.read(folder, rank) for rank in range(settings.ranks)]
+    # A run without NICs must not look like one with their codec, unless the ranks used the codec themselves.
     used = testbed if run.has_nics or settings.is_inline else dataclasses.replace(testbed, nic=None)
     record = make_record(settings, used, bed.rate_bps_measured, started, outcomes)
     outputs.keep(run, testbed.nic, record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,6 @@ from netoffload.lab.testbed.plan import (
     RATE_BPS_MIN,
     nic_argv,
     settings_from_json,
-    settings_to_json,
 )
 from netoffload.netlink import TBF_RATE_BPS_MAX
 
@@ -140,7 +140,7 @@ def test_random_run_ids_are_run_ids() -> None:
     [TestbedSettings(3, 10**8, 9000, NicSettings(bound_k=6, packing="per-segment")), TestbedSettings(1, nic=None)],
 )
 def test_settings_survive_json(settings: TestbedSettings) -> None:
-    assert settings_from_json(settings_to_json(settings)) == settings
+    assert settings_from_json(asdict(settings)) == settings
 
 
 def test_unknown_node_is_refused_with_those_there_are() -> None:
@@ -196,7 +196,7 @@ def test_a_nic_is_told_its_tag_and_ports_and_programs_keep_to_them() -> None:
     plan = make_plan(TestbedSettings(1, nic=nic), "a", ROOT)
     argv = nic_argv(plan, plan.nodes[0], 3)
     assert argv[argv.index("--tag") :][:4] == ["--tag", "AF21", "--ports", "7100-7110,7200"]
-    assert settings_from_json(settings_to_json(plan.settings)) == plan.settings
+    assert settings_from_json(asdict(plan.settings)) == plan.settings
     assert (nic.tos, nic.tagged_port(7105), nic.tagged_port(5028)) == (0x48, 7105, 7100)
     everything = NicSettings(tag="any", ports="5000-5100")
     assert (everything.tos, everything.tagged_port(5028)) == (0x28, 5028)

@@ -31,7 +31,12 @@ def feed(sender: socket.socket, octets: bytes) -> None:
 
 
 def judged(
-    octets: bytes, rotation: int = 0, piece: int = 1 << 20, rounded: np.ndarray = ROUNDED_BITS
+    octets: bytes,
+    rotation: int = 0,
+    piece: int = 1 << 20,
+    rounded: np.ndarray = ROUNDED_BITS,
+    *,
+    has_end: bool = True,
 ) -> dict[str, Any]:
     """What a judge finds in octets that arrive in pieces."""
     judge = Judge(SENT_BITS, rounded, rotation)
@@ -42,7 +47,7 @@ def judged(
         while count := receiver.recv_into(judge.room(piece)):
             judge.took(count)
         feeding.join()
-    return judge.close()
+    return judge.close(has_end=has_end)
 
 
 def repeated(bits: np.ndarray, octets: int) -> bytearray:
@@ -101,6 +106,17 @@ def test_odd_octets_at_the_end_must_be_exact(tail: int, wrong: int) -> None:
     assert judged(ROUNDED_BITS.tobytes() + octets)["tail_wrong"] == wrong
 
 
+@pytest.mark.parametrize("octets", [1, 2, 3])
+def test_a_stream_that_broke_off_may_end_within_a_rounded_float(octets: int) -> None:
+    forms = [bits.view(np.uint8).reshape(-1, 4)[:, :octets] for bits in (SENT_BITS, ROUNDED_BITS)]
+    at = int(np.flatnonzero((forms[0] != forms[1]).any(1))[0])
+    sent, rounded = (form[at].tobytes() for form in forms)
+    neither = rounded[:-1] + bytes([min({0, 1, 2} - {sent[-1], rounded[-1]})])
+    tails, whole = (sent, rounded, neither), ROUNDED_BITS[:at].tobytes()
+    assert [judged(whole + tail)["tail_wrong"] for tail in tails] == [0, 1, 1]
+    assert [judged(whole + tail, has_end=False)["tail_wrong"] for tail in tails] == [0, 0, 1]
+
+
 @pytest.mark.parametrize("writes", [None, [1, 7000, 3], [4, 4, 4]])
 def test_a_writer_repeats_its_file_from_its_rotation(tmp_path: Path, writes: list[int] | None) -> None:
     SENT_BITS.tofile(tmp_path / "sent.bin")
@@ -157,6 +173,24 @@ def test_a_stream_that_stops_is_an_error_and_so_is_an_end_that_cannot_start() ->
             near.result(20)
     with End(subprocess.Popen, {"role": "listen", "port": 1}) as broken, pytest.raises(RunError, match="address"):
         broken.result(20)
+
+
+@pytest.mark.parametrize(("is_ended", "wrong"), [(True, 1), (False, 0)])
+def test_only_without_an_end_may_a_stream_stop_within_a_rounded_float(
+    tmp_path: Path, is_ended: bool, wrong: int
+) -> None:
+    at = int(np.flatnonzero(SENT_BITS & 0xFFFFFF != ROUNDED_BITS & 0xFFFFFF)[0])
+    receive = write_payload(SENT, get("bounded"), 10, tmp_path).judged() | {"rotation": at}
+    listens, _ = ends(receive=receive)
+    with End(subprocess.Popen, {**listens, "silence_s": 1}) as near, socket.socket() as sender:
+        near.read(20)
+        sender.connect((listens["address"], listens["port"]))
+        sender.sendall(ROUNDED_BITS[at].tobytes()[:3])
+        if is_ended:
+            sender.shutdown(socket.SHUT_WR)
+        assert near.process.stdout is not None
+        lines = [json.loads(line) for line in near.process.stdout]
+    assert lines[-1]["result"]["tail_wrong"] == wrong
 
 
 def test_an_end_ends_with_the_process_that_started_it() -> None:

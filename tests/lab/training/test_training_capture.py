@@ -14,15 +14,13 @@ from netoffload.collectives.samples import read_gradients
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.lab.training import data
-from netoffload.lab.training.board import Board, check_tensorboard
-from netoffload.lab.training.capture import MAX_VECTORS, Captured, Kept, Layer
+from netoffload.lab.training.capture import MAX_VECTORS, Board, Captured, Kept, Layer, check_tensorboard
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.inprocess import run_threads
+from netoffload.lab.training.inprocess import run_threads, sample_gradients
 from netoffload.lab.training.loop import RankRun
 from netoffload.lab.training.parallel import batch_source
 from netoffload.lab.training.plan import Capture, Planned
 from netoffload.lab.training.replica import Replica, Watch
-from netoffload.lab.training.sample import sample_gradients
 
 
 def watched(replica: Replica, every: int, first: int, iterations: int) -> Kept:

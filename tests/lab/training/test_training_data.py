@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from netoffload.errors import UsageError
-from netoffload.lab.training import corpus, data, image_files
+from netoffload.lab.training import data, image_files
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.dataset import open_saved, save
+from netoffload.lab.training.dataset import Dataset, open_saved, save
 from netoffload.lab.training.model_spec import Shape, Tokens
 
 
@@ -29,7 +29,8 @@ def test_a_saved_set_opens_as_it_was(tmp_path: Path) -> None:
 def test_shards_share_out_every_sample_once() -> None:
     images = np.arange(23, dtype=np.float32)[:, None]
     labels = np.arange(23, dtype=np.int64)
-    shards = [data.shard(images, labels, worker, 4) for worker in range(4)]
+    dataset, settings = Dataset(images, labels, images, labels), TrainSettings("inc", nodes=4)
+    shards = [data.share(settings, dataset, worker) for worker in range(4)]
     assert [mine.tolist() for _, mine in shards] == [list(range(worker, 20, 4)) for worker in range(4)]
     assert all(torch.equal(some[:, 0].long(), mine) for some, mine in shards)
 
@@ -121,7 +122,7 @@ def test_noise_has_the_shape_of_its_name_and_depends_on_the_seed(name: str) -> N
 
 
 def test_the_corpus_is_this_pythons_own_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset, text = corpus.load_text(), corpus.read_text()
+    dataset, text = data.load_text(), data.read_text()
     assert len(dataset.train_labels) > 2500  # 350,000 characters
     assert 8.9 < len(dataset.train_labels) / len(dataset.test_labels) < 9.2
     np.testing.assert_array_equal(dataset.train_images[:, 1:], dataset.train_labels[:, :-1])
@@ -131,9 +132,9 @@ def test_the_corpus_is_this_pythons_own_text(monkeypatch: pytest.MonkeyPatch) ->
     assert "".join(alphabet[dataset.test_images[0]]) == plain[9 * 128 : 10 * 128]
     short = TrainSettings("inc", model="gpt", data="text:length=32")
     assert (short.resolved().data, data.load(short).test_labels.shape[1]) == ("text:length=32", 32)
-    monkeypatch.setattr(corpus, "MODULE", "pydoc_data.nothing")
+    monkeypatch.setattr(data, "TEXT_MODULE", "pydoc_data.nothing")
     with pytest.raises(UsageError, match=r"this Python lacks pydoc_data\.nothing, the text corpus: install"):
-        corpus.load_text()
+        data.load_text()
 
 
 def test_dirichlet_shares_out_every_sample_once_the_more_alike_the_larger_alpha() -> None:

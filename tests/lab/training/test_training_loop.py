@@ -140,8 +140,8 @@ def test_one_worker_trains_as_if_alone(exchange: str, digits: Dataset) -> None:
     # Also over the compressed ring: a ring of one sends nothing, so nothing is lost.
     settings = TrainSettings(exchange, nodes=1, iterations=4, learning_rate=0.05)
     alone = Replica(settings)
-    shard = data.shard(digits.train_images, digits.train_labels, 0, 1)
-    for iteration, batch in enumerate(itertools.islice(data.batches(*shard, settings.batch, settings.seed, 0), 4)):
+    own = data.share(settings, digits, 0)
+    for iteration, batch in enumerate(itertools.islice(data.batches(*own, settings.batch, settings.seed, 0), 4)):
         alone.iteration = iteration
         alone.backward(*batch)
         alone.update()

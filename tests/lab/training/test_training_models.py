@@ -15,12 +15,11 @@ from netoffload.errors import UsageError
 from netoffload.lab.training import models
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.data_spec import DATASETS
-from netoffload.lab.training.layers import LocallyConnected
+from netoffload.lab.training.layers import CharacterLstm, LocallyConnected
 from netoffload.lab.training.model_spec import IMAGENET, ModelSpec, Tokens
 from netoffload.lab.training.models.gpt import build_gpt
 from netoffload.lab.training.replica import Replica
 from netoffload.lab.training.run import START_S, time_limit_s
-from netoffload.lab.training.sequence_layers import CharacterLstm
 
 ROOT = Path(__file__).parents[3]
 

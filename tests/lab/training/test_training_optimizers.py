@@ -11,9 +11,8 @@ from torch import nn
 
 from netoffload.errors import UsageError
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.optimizers import OPTIMIZERS
+from netoffload.lab.training.optimizers import OPTIMIZERS, Polynomial, StepDecay
 from netoffload.lab.training.replica import Replica
-from netoffload.lab.training.schedules import Polynomial, StepDecay
 
 STEPS = 5
 

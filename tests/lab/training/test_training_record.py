@@ -19,9 +19,17 @@ from netoffload.lab.cli.training_runs import Found
 from netoffload.lab.results import ClassCounts, NodeTraffic, Traffic, Versions, from_line, to_line
 from netoffload.lab.testbed import NicSettings, TestbedSettings
 from netoffload.lab.training.config import RankJob, TrainSettings
-from netoffload.lab.training.measure import Reading, check_traffic, read_meter, traffic_between
 from netoffload.lab.training.memory import BASE_OCTETS, check_memory, peak_memory_octets, rank_octets
-from netoffload.lab.training.outcome import Coded, Parts, RankOutcome, Step
+from netoffload.lab.training.outcome import (
+    Coded,
+    Parts,
+    RankOutcome,
+    Reading,
+    Step,
+    check_traffic,
+    read_meter,
+    traffic_between,
+)
 from netoffload.lab.training.plan import BASELINES, Outputs, Planned, parse_seeds, plan_runs
 from netoffload.lab.training.run import START_S, make_record, run_all, time_limit_s
 from netoffload.methods import Sent

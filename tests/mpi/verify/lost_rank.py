@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from netoffload.config import Offload
 from netoffload.errors import RunError
-from netoffload.lab.testbed import run_local_ranks
 from tests.mpi.verify.failures import STRIKES
+from tests.shared.local_ranks import run_local_ranks
 
 START_S: Final = 120.0
 """Time for ranks to start, to lose one of them and to report; the silence of a stopped rank comes on top."""

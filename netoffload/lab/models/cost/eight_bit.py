@@ -112,12 +112,7 @@ def fc_penalty_ms(bits: int) -> float:
 
 
 def four_gpu_speedup(total_ms: float, penalty_ms: float) -> float:
-    """Return the speed-up of 4 GPUs (5.1.3).
-
-    Args:
-        total_ms: time of a full pass on one GPU.
-        penalty_ms: penalty of the fully connected layers.
-    """
+    """Return the speed-up of 4 GPUs (5.1.3)."""
     parallel_ms = total_ms - FC_MS + CONV_PENALTY_MS + GPUS * PARALLEL_FC_MS + penalty_ms
     return GPUS * total_ms / parallel_ms
 
@@ -137,13 +132,7 @@ def pass_sync_ms(sync_ms: float) -> float:
 
 
 def cluster_speedup(total_ms: float, sub_batch: int, sync_ms: float) -> float:
-    """Return the speed-up of 96 GPUs (5.2.2, Table 7).
-
-    Args:
-        total_ms: time of a full pass on one GPU.
-        sub_batch: samples of a sub-batch, out of 12288.
-        sync_ms: time that a full pass waits.
-    """
+    """Return the speed-up of 96 GPUs (5.2.2, Table 7), with ``sub_batch`` of 12288 samples."""
     forward_ms = FORWARD_MS * 12288 / sub_batch
     return CLUSTER_GPUS * total_ms / (total_ms - FC_MS + forward_ms + sync_ms)
 

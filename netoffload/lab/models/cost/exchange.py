@@ -13,12 +13,11 @@ The vector has n octets. Alpha is a link's latency, beta the time of an octet on
     halving           2 log2 p                 2 (p - 1) / p                (p - 1) / p
     gathered          1                        p - 1                        0
     rings of rings    2 (m - 1) + 2 (g - 1)    2 (m-1)/m + 2 (g-1)/(g m)    (m-1)/m + (g-1)/(g m)
-    rings below wa    2 (m - 1) + 2            2 (m-1)/m + 2 (g-1)/m        (m-1)/m + (g-1)/m
 
 The paper prints ``aggregator`` and ``ring``. Its aggregator sends the weights down a binomial tree. The aggregator of a
 ``star`` sends them to one worker after the other, as ours does. ``halving`` is Thakur et al.'s recursive halving and
-doubling. In ``gathered`` every node sends its payload to all others. The last two have g groups of m nodes:
-INCEPTIONN, Fig. 1 (c) and (b), as in ``netoffload.collectives.hierarchy``.
+doubling. In ``gathered`` every node sends its payload to all others. ``rings of rings`` have g groups of m nodes:
+INCEPTIONN, Fig. 1 (c), as in ``netoffload.collectives.hierarchy``.
 """
 
 from __future__ import annotations
@@ -53,9 +52,7 @@ class Link:
     def coded(self, ratio: float, octets_per_s: float = math.inf) -> Link:
         """Return the link between codecs that carry ``ratio`` octets of float32 per octet on the wire.
 
-        Args:
-            ratio: compression ratio, above 0.
-            octets_per_s: octets of float32 that a codec takes in a second; coding and sending overlap.
+        ``octets_per_s`` is the float32 that a codec takes; coding and sending overlap.
         """
         return dataclasses.replace(self, beta_s=max(self.beta_s / ratio, 1 / octets_per_s))
 
@@ -91,17 +88,9 @@ def gathered_s(link: Link, nodes: int, octets: float) -> float:
     return link.alpha_s + link.beta_s * (nodes - 1) * octets
 
 
-def star_s(link: Link, nodes: int, octets: float, *, gradients: Link | None = None) -> float:
-    """Return the time of an aggregator with ``nodes`` workers on other nodes, one after the other both ways.
-
-    Args:
-        link: the link of the weights.
-        nodes: number of workers on other nodes than the aggregator's.
-        octets: length of the vector.
-        gradients: the link of the gradients, if only they are compressed (WA+C); None: ``link``.
-    """
-    up = gradients or link
-    return link.alpha_s + up.alpha_s + (nodes * (link.beta_s + up.beta_s) + (nodes - 1) * link.gamma_s) * octets
+def star_s(link: Link, nodes: int, octets: float) -> float:
+    """Return the time of an aggregator with ``nodes`` workers on other nodes, one after the other both ways."""
+    return 2 * link.alpha_s + (2 * nodes * link.beta_s + (nodes - 1) * link.gamma_s) * octets
 
 
 def tree_s(link: Link, nodes: int, octets: float, fan_out: int = 4) -> float:
@@ -118,11 +107,6 @@ def halving_s(link: Link, nodes: int, octets: float) -> float:
 def rings_of_rings_s(inner: Link, outer: Link, groups: int, members: int, octets: float) -> float:
     """Return the time of rings in groups, and rings across the groups (INCEPTIONN, Fig. 1 c)."""
     return ring_s(inner, members, octets) + ring_s(outer, groups, octets / members)
-
-
-def rings_below_aggregators_s(inner: Link, outer: Link, groups: int, members: int, octets: float) -> float:
-    """Return the time of rings in groups; a member of the first group adds each block (INCEPTIONN, Fig. 1 b)."""
-    return ring_s(inner, members, octets) + star_s(outer, groups - 1, octets / members)
 
 
 def best_members(inner: Link, outer: Link, nodes: int, octets: float) -> int:

@@ -54,7 +54,7 @@ In every cycle each port moves a beat or waits for exactly one reason (:class:`W
 one gradient is one stream.
 
 Files: ``ports``, beats and the counts of a port; ``blocks``, the logic of one lane; ``engines``, register, cycle,
-compressor, decompressor; ``circuit``, the parts of an engine. This file has the functions from arrays to arrays.
+compressor, decompressor, and their parts. This file has the functions from arrays to arrays.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ import numpy as np
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CodecError
 from netoffload.lab.models.hardware.blocks import MODELLED, blocks_of
-from netoffload.lab.models.hardware.circuit import Circuit, Shifter
-from netoffload.lab.models.hardware.engines import LANES, Compressor, Decompressor, Engine, clocked
+from netoffload.lab.models.hardware.engines import LANES, Circuit, Compressor, Decompressor, Engine, Shifter, clocked
 from netoffload.lab.models.hardware.ports import (
     BEAT_OCTETS,
     MEANING,
@@ -106,16 +105,8 @@ def compress(
 
     Args:
         values: float32[n]; the last burst is filled up with 0.0, which takes no bits.
-        codec: one of :data:`MODELLED`.
-        bound_k: the error bound is 2**-bound_k, 1..16.
         valid: the cycles in which the source has a beat.
         ready: the cycles in which the sink takes a beat.
-
-    Returns:
-        The payload, equal to the codec's, and the engine with its counts.
-
-    Raises:
-        UsageError: no such codec in hardware, or a bound outside 1..16.
     """
     engine = Compressor(blocks_of(codec, bound_k))
     octets = values.astype("<f4").tobytes()
@@ -126,12 +117,7 @@ def compress(
 def decompress(
     payload: Uint8Array, count: int, codec: str, bound_k: int, valid: Timing = always, ready: Timing = always
 ) -> tuple[Float32Array, Engine]:
-    """Send a payload of ``count`` floats through a decompressor; the counterpart of :func:`compress`.
-
-    Raises:
-        UsageError: no such codec in hardware, or a bound outside 1..16.
-        CodecError: the payload does not hold ``count`` floats, or no encoder makes such a payload.
-    """
+    """Send a payload of ``count`` floats through a decompressor; the counterpart of :func:`compress`."""
     engine = Decompressor(blocks_of(codec, bound_k))
     beats = clocked(engine, beats_of(payload.tobytes()), valid, ready)
     if len(beats) != -(-count // LANES):

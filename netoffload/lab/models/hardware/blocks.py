@@ -108,11 +108,7 @@ MODELLED: Final = {SPECS[codec_id].name: codec_id for codec_id in _COMPRESS}
 
 
 def blocks_of(codec: str, bound_k: int) -> Blocks:
-    """Return the blocks of a codec.
-
-    Raises:
-        UsageError: a codec that is not in :data:`MODELLED`, or a bound outside 1..16.
-    """
+    """Return the blocks of a codec."""
     check_bound_k(bound_k)
     if codec not in MODELLED:
         raise UsageError(f"codec {codec!r} has no burst engine: choose from {', '.join(MODELLED)}")

@@ -1,4 +1,7 @@
-"""The two engines: a shift register each, a cycle that both share, and the logic at its input or output."""
+"""The two engines: a shift register each, a cycle that both share, and the logic at its input or output.
+
+Their circuits are counted: bits that are stored, bits that are moved, and the multiplexers that move them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import ClassVar, Final, NamedTuple
 
 from netoffload.errors import CodecError
 from netoffload.lab.models.hardware.blocks import CODE_BITS, Blocks, Coded
-from netoffload.lab.models.hardware.circuit import Circuit, Shifter, tree
 from netoffload.lab.models.hardware.ports import BEAT_BITS, Beat, Port, Timing, Wait, always
 
 FLOAT_BITS: Final = 32
@@ -50,13 +52,58 @@ def joined(level: list[Vector]) -> Vector:
     return level[0]
 
 
+class Shifter(NamedTuple):
+    """Rows of multiplexers with two inputs: row i moves all bits by 2^i of ``places``, or leaves them."""
+
+    what: str
+    bits: int
+    places: int
+    copies: int = 1
+
+    @property
+    def width_bits(self) -> int:
+        """Bits that it can move in a cycle."""
+        return self.copies * self.bits
+
+    @property
+    def multiplexers(self) -> int:
+        """Multiplexers of one bit. A circuit has somewhat fewer, since some at the edges of a row are not needed."""
+        return self.width_bits * (self.places - 1).bit_length()
+
+
+class Circuit(NamedTuple):
+    """One engine, without the blocks of its lanes; shifters fill or empty its register at any octet."""
+
+    register_bits: int
+    shifters: tuple[Shifter, ...]
+
+    @property
+    def width_bits(self) -> int:
+        """Bits that all shifters can move in a cycle."""
+        return sum(shifter.width_bits for shifter in self.shifters)
+
+    @property
+    def multiplexers(self) -> int:
+        """Multiplexers of one bit in all shifters."""
+        return sum(shifter.multiplexers for shifter in self.shifters)
+
+
+def tree(what: str, code_bits: int, steps: int) -> tuple[Shifter, ...]:
+    """Return the three levels that move the codes of eight lanes together, or apart.
+
+    Args:
+        code_bits: the longest code.
+        steps: the longest code in the unit by which codes move.
+    """
+    return tuple(
+        Shifter(f"{what}, {lanes} lanes", lanes * code_bits, lanes // 2 * steps + 1, 8 // lanes) for lanes in (2, 4, 8)
+    )
+
+
 class Engine(ABC):
     """Registers between two ports; subclasses define what enters and what leaves.
 
-    Attributes:
-        intake: the port on which beats arrive.
-        outlet: the port on which beats leave.
-        held: the shift register at the port with the compressed octets.
+    ``held`` is the shift register at the port with the compressed octets.
     """
 
     capacity_bits: ClassVar[int] = REGISTER_BITS
@@ -96,7 +143,6 @@ class Engine(ABC):
         """Let one clock cycle pass.
 
         Args:
-            offered: the beat at the input, or None.
             has_ended: no beat will ever come again.
             is_sink_ready: a beat at the output would be taken.
 
@@ -176,11 +222,7 @@ class Decompressor(Engine):
         self.held = self.held.then(Vector(beat.bits, 8 * beat.octets))
 
     def leave(self, has_ended: bool) -> tuple[Beat, int] | None:
-        """Return eight floats if the buffer holds their whole vector.
-
-        Raises:
-            CodecError: the stream ended inside a vector.
-        """
+        """Return eight floats if the buffer holds their whole vector."""
         tags = [self.held.bits >> TAG_BITS * lane & 3 for lane in range(LANES)]
         used = TAGS_BITS + sum(CODE_BITS[tag] for tag in tags)
         if self.held.length < used:
@@ -209,19 +251,9 @@ def beat_of(held: Vector, is_last: bool) -> tuple[Beat, int] | None:
 
 
 def clocked(engine: Engine, beats: Iterable[Beat], valid: Timing = always, ready: Timing = always) -> list[Beat]:
-    """Clock an engine until the last beat has left it.
+    """Clock an engine until the last beat has left it; return the beats that left.
 
-    Args:
-        engine: a compressor or decompressor, whose ports count.
-        beats: the beats that arrive.
-        valid: the cycles in which the source has a beat.
-        ready: the cycles in which the sink takes a beat; like ``valid``, it must become true again and again.
-
-    Returns:
-        The beats that left.
-
-    Raises:
-        CodecError: the stream ends inside a compressed burst.
+    ``valid`` and ``ready`` must become true again and again.
     """
     coming = iter(beats)
     waiting = next(coming, None)

@@ -53,13 +53,7 @@ MEANING: Final = {
 
 
 class Port:
-    """One side of an engine: each cycle it moves a beat or waits for one reason.
-
-    Attributes:
-        beats: cycles in which a beat moved.
-        octets: octets in those beats.
-        waits: cycles without a beat, by reason.
-    """
+    """One side of an engine: each cycle it moves a beat or waits for one reason."""
 
     def __init__(self) -> None:
         self.beats = 0

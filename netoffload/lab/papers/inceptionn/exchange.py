@@ -12,7 +12,7 @@ from netoffload.errors import RunError
 from netoffload.lab.bench.allreduce import Allreduce
 from netoffload.lab.bench.settings import AllreduceSettings
 from netoffload.lab.models.cost.exchange import Link, ring_s, star_s
-from netoffload.lab.papers.claim import Claim, Standing
+from netoffload.lab.papers.claim import Claim, Standing, scaled
 from netoffload.lab.papers.inceptionn.links import GIGABIT
 from netoffload.lab.papers.item import Item, Json, Reading, Setting, Step, bound
 from netoffload.lab.reports import Panel, Series
@@ -38,9 +38,7 @@ def _exchange_times(setting: Setting, gbit: float) -> Json:
 def calibrated(rows: Sequence[Sequence[Any]], way: str) -> tuple[Link, float]:
     """Fit latency and time per octet to measured exchanges of a way, and return them with the largest error (0..1).
 
-    Args:
-        rows: way, nodes, octets and seconds of each exchange.
-        way: ``ring`` or ``wa``.
+    A row is way, nodes, octets and seconds.
     """
     own = [row for row in rows if row[0] == way]
     formula = ring_s if way == "ring" else lambda link, nodes, octets: star_s(link, nodes - 1, octets)
@@ -95,22 +93,20 @@ FIG15: Final = Item(
         claim
         for key, rate in ((f"{gbit:g}", format_rate(gbit * GIGABIT)) for gbit in RATES_GBIT)
         for claim in (
-            Claim(
+            scaled(
                 f"wa.{key}",
                 f"{rate}: WA's time with 8 nodes over that with 4",
                 2.0,
                 "x",
                 "Fig. 15: almost linear",
-                Standing.SCALED,
                 within=0.5,
             ),
-            Claim(
+            scaled(
                 f"inc.{key}",
                 f"{rate}: INC's time with 8 nodes over that with 4",
                 1.17,
                 "x",
                 "VIII-D: formula, 7/8 over 3/4",
-                Standing.SCALED,
                 within=0.2,
             ),
             Claim(

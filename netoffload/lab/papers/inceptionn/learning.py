@@ -10,11 +10,11 @@ import numpy as np
 from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.models.engine_model import EngineModel
 from netoffload.lab.models.settings import EngineSettings
-from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
+from netoffload.lab.papers.claim import Claim, holds, not_here, scaled
 from netoffload.lab.papers.item import Item, Json, Reading, Setting, Step, bound
-from netoffload.lab.papers.runs import bars, learnt, settings_of
+from netoffload.lab.papers.runs import bars, settings_of
 from netoffload.lab.reports import Panel, Series
-from netoffload.lab.training.gradient_replicas import Seen
+from netoffload.lab.training.inprocess import Seen, learnt
 
 NO_IMAGENET: Final = "ImageNet is not here, and two cores would take months"
 
@@ -71,14 +71,7 @@ FIG4: Final = Item(
         holds("hdc.order", "HDC: truncating g costs no more accuracy than truncating w (24b-T)", "Fig. 4, III-A"),
         holds("cnn.order", "a CNN: truncating g costs no more accuracy than truncating w (24b-T)", "Fig. 4, III-A"),
         *(
-            Claim(
-                f"{model}.{what}",
-                f"{model}: points lost with 24b-T of {what} alone",
-                None,
-                "points",
-                "Fig. 4",
-                Standing.SCALED,
-            )
+            scaled(f"{model}.{what}", f"{model}: points lost with 24b-T of {what} alone", None, "points", "Fig. 4")
             for model in MODELS
             for what in ("w", "g")
         ),
@@ -136,16 +129,8 @@ FIG5: Final = Item(
     "inceptionn-fig5",
     "Fig. 5: distribution of gradients at three stages",
     [
-        Claim(
-            "inside",
-            "gradients between -1 and 1, least of the stages",
-            100.0,
-            "%",
-            "III-B",
-            Standing.SCALED,
-            within=0.1,
-        ),
-        Claim("near", "gradients within 0.025 of 0, final stage", None, "%", "Fig. 5", Standing.SCALED),
+        scaled("inside", "gradients between -1 and 1, least of the stages", 100.0, "%", "III-B", within=0.1),
+        scaled("near", "gradients within 0.025 of 0, final stage", None, "%", "Fig. 5"),
     ],
     "Paper: AlexNet on ImageNet. Here: HDC on MNIST, four workers of batch 25; the gradient of one worker.",
     lambda _is_full: [Step("hdc", _distribution, ("mnist",))],
@@ -243,43 +228,40 @@ FIG14: Final = Item(
     "inceptionn-fig14",
     "Fig. 14: ratio and accuracy of truncation and of INC; Table III: classes",
     [
-        Claim("base", "HDC's accuracy without compression", None, "%", "Fig. 14 (b)", Standing.SCALED),
+        scaled("base", "HDC's accuracy without compression", None, "%", "Fig. 14 (b)"),
         *(
             Claim(f"ratio.{kind}", f"HDC: compression ratio of {kind}", ratio, "x", "Fig. 14 (a)", within=0.1)
             for kind, ratio in (("16b-T", 2.0), ("22b-T", 3.2), ("24b-T", 4.0))
         ),
         *(
-            Claim(
+            scaled(
                 f"ratio.2^-{k}",
                 f"HDC: compression ratio of INC(2^-{k}); printed: from Table III's shares",
                 ratio,
                 "x",
                 "Fig. 14 (a), Table III",
-                Standing.SCALED,
                 within=1.5,
             )
             for k, ratio in ((k, printed_ratio(shares)) for k, shares in TABLE3_HDC.items())
         ),
         *(
-            Claim(
+            scaled(
                 f"relative.2^-{k}",
                 f"HDC: accuracy of INC(2^-{k}) relative to Base",
                 100.0,
                 "%",
                 "VIII-C: less than 2 points below",
-                Standing.SCALED,
                 within=2.0,
             )
             for k in BOUNDS
         ),
         *(
-            Claim(
+            scaled(
                 f"table3.{k}.{bits}-bit",
                 f"HDC: gradients of {bits} bits, INC(2^-{k})",
                 share,
                 "%",
                 "Table III",
-                Standing.SCALED,
                 within=3.0,
             )
             for k, shares in TABLE3_HDC.items()

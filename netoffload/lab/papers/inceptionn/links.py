@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
+from netoffload.lab.papers.claim import holds, not_here, scaled
 from netoffload.lab.papers.item import Item, Json, Reading, Setting, Step, bound
 from netoffload.lab.papers.runs import bars, curve, on_links, settings_of
 from netoffload.lab.reports import Panel, Series
@@ -48,8 +48,8 @@ TABLE2: Final = Item(
     "inceptionn-table2",
     "Table II: where the time goes",
     [
-        Claim("communicate", "HDC: share of communication", 80.2, "%", "Table II", Standing.SCALED, within=15.0),
-        Claim("total", "HDC: 100 iterations", 1.7, "s", "Table II", Standing.SCALED),
+        scaled("communicate", "HDC: share of communication", 80.2, "%", "Table II", within=15.0),
+        scaled("total", "HDC: 100 iterations", 1.7, "s", "Table II"),
         *(
             not_here(
                 f"{model}.communicate",
@@ -101,14 +101,7 @@ FIG7: Final = Item(
     "Fig. 7: compressing in software",
     [
         *(
-            Claim(
-                f"{gbit}.{name}",
-                f"HDC, {gbit} Gb/s: training time with {name} over Base",
-                printed,
-                "x",
-                place,
-                Standing.SCALED,
-            )
+            scaled(f"{gbit}.{name}", f"HDC, {gbit} Gb/s: training time with {name} over Base", printed, "x", place)
             for gbit in SOFTWARE_GBIT[True]
             for name, printed, place in (
                 ("snappy", 2.0, "III-A: a factor of 2; VI: 2 to 4"),
@@ -179,29 +172,16 @@ FIG12: Final = Item(
         for model, (name, *_) in FIG12_MODELS.items()
         for claim in (
             holds(f"{model}.order", f"{name}: WA > WA+C > INC > INC+C", "Fig. 12"),
-            Claim(
-                f"{model}.inc",
-                f"{name}: INC's time is shorter than WA's by",
-                INC_SHORTER[model],
-                "%",
-                "VIII-A",
-                Standing.SCALED,
+            scaled(f"{model}.inc", f"{name}: INC's time is shorter than WA's by", INC_SHORTER[model], "%", "VIII-A"),
+            scaled(
+                f"{model}.speedup", f"{name}: WA's time over INC+C's; printed: 2.2 to 3.1", 2.2, "x or more", "VIII-A"
             ),
-            Claim(
-                f"{model}.speedup",
-                f"{name}: WA's time over INC+C's; printed: 2.2 to 3.1",
-                2.2,
-                "x or more",
-                "VIII-A",
-                Standing.SCALED,
-            ),
-            Claim(
+            scaled(
                 f"{model}.comm",
                 f"{name}: INC+C's communication is shorter than WA's by; printed: 70.9 to 80.7",
                 70.9,
                 "% or more",
                 "VIII-A",
-                Standing.SCALED,
             ),
         )
     ],
@@ -275,22 +255,14 @@ FIG13: Final = Item(
     "inceptionn-fig13",
     "Fig. 13: equal accuracy, epochs and speed-up",
     [
-        Claim(
+        scaled(
             "speedup",
             f"HDC: time of WA over INC+C's, until {100 * TARGET:g} % accuracy; printed: 2.2 to 3.1",
             2.2,
             "x or more",
             "VIII-B",
-            Standing.SCALED,
         ),
-        Claim(
-            "more",
-            "HDC: additional iterations of INC+C; printed: 1 or 2 epochs",
-            None,
-            "%",
-            "VIII-B",
-            Standing.SCALED,
-        ),
+        scaled("more", "HDC: additional iterations of INC+C; printed: 1 or 2 epochs", None, "%", "VIII-B"),
         *(
             not_here(
                 f"{model}.speedup",

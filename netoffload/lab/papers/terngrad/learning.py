@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload.compiled.arrays import Float32Array
-from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
+from netoffload.lab.papers.claim import Claim, Standing, holds, not_here, scaled
 from netoffload.lab.papers.item import Item, Json, Reading, Setting, Step, bound
-from netoffload.lab.papers.runs import bars, curve, learnt, settings_of
+from netoffload.lab.papers.runs import bars, curve, settings_of
 from netoffload.lab.reports import Panel, Series
-from netoffload.lab.training.gradient_replicas import Seen
+from netoffload.lab.training.inprocess import Seen, learnt
 
 NO_IMAGENET: Final = "ImageNet is not here, and two cores would take months"
 CODERS: Final[Mapping[str, str | None]] = {
@@ -97,24 +97,8 @@ FIG2: Final = Item(
     [
         holds("ternary", "a layer's ternary gradient has three levels at most", "3.1", Standing.COMPARABLE),
         Claim("averaged", "levels of the average of two workers: 2N + 1 at most", 5.0, "levels", "3.1", within=0.0),
-        Claim(
-            "length",
-            "clipping at 2.5 sigma changes the length by",
-            1.5,
-            "%",
-            "3.3: 1.0 to 1.5",
-            Standing.SCALED,
-            within=0.5,
-        ),
-        Claim(
-            "degrees",
-            "clipping at 2.5 sigma turns the gradient by",
-            3.0,
-            "degrees",
-            "3.3: 2 to 3",
-            Standing.SCALED,
-            within=1.0,
-        ),
+        scaled("length", "clipping at 2.5 sigma changes the length by", 1.5, "%", "3.3: 1.0 to 1.5", within=0.5),
+        scaled("degrees", "clipping at 2.5 sigma turns the gradient by", 3.0, "degrees", "3.3: 2 to 3", within=1.0),
     ],
     "Paper: AlexNet on two workers, by iteration. Here: LeNet-5 on MNIST on two workers, the last iteration. The "
     "paper's 1.0 to 1.5 % hold for a Gaussian gradient; LeNet's gradient has heavier tails.",
@@ -169,22 +153,20 @@ FIG3: Final = Item(
         claim
         for optimizer in OPTIMIZERS
         for claim in (
-            Claim(
+            scaled(
                 f"{optimizer}.worst",
                 f"{optimizer}: TernGrad's accuracy minus that of floats, worst",
                 -0.22,
                 "points",
                 "4.1",
-                Standing.SCALED,
                 within=1.0,
             ),
-            Claim(
+            scaled(
                 f"{optimizer}.best",
                 f"{optimizer}: TernGrad's accuracy minus that of floats, best",
                 0.15,
                 "points",
                 "4.1",
-                Standing.SCALED,
                 within=1.0,
             ),
         )
@@ -233,20 +215,17 @@ TABLES: Final = Item(
     "Tables 1, 2 and 3: CifarNet, AlexNet, GoogLeNet",
     [
         *(
-            Claim(
-                f"{workers}.{coder}", f"CifarNet, {workers} workers, {coder}", accuracy, "%", "Table 1", Standing.SCALED
-            )
+            scaled(f"{workers}.{coder}", f"CifarNet, {workers} workers, {coder}", accuracy, "%", "Table 1")
             for workers, row in TABLE1.items()
             for coder, accuracy in zip(("floating", "TernGrad"), row, strict=True)
         ),
         *(
-            Claim(
+            scaled(
                 f"{workers}.gap",
                 f"CifarNet, {workers} workers: TernGrad minus floating",
                 row[1] - row[0],
                 "points",
                 "Table 1",
-                Standing.SCALED,
                 within=2.0,
             )
             for workers, row in TABLE1.items()
@@ -360,24 +339,16 @@ FIG4: Final = Item(
     "terngrad-fig4",
     "Fig. 4: accuracy, loss and sparsity; with three seeds",
     [
-        Claim(
-            "zeros",
-            "ternary gradients that are 0, first fully connected layer, mean",
-            71.32,
-            "%",
-            "4.2",
-            Standing.SCALED,
-        ),
-        Claim(
+        scaled("zeros", "ternary gradients that are 0, first fully connected layer, mean", 71.32, "%", "4.2"),
+        scaled(
             "gap",
             "TernGrad's accuracy minus that of floats at equal iterations, three seeds",
             0.0,
             "points",
             "abstract: less than 2 lost",
-            Standing.SCALED,
             within=2.0,
         ),
-        Claim("clip", "accuracy without clipping minus that with it", -2.98, "points", "Table 2", Standing.SCALED),
+        scaled("clip", "accuracy without clipping minus that with it", -2.98, "points", "Table 2"),
     ],
     "Paper: AlexNet on ImageNet, 4 workers, mini-batch 512. Here: LeNet-5 on MNIST, 4 workers of batch 32, "
     "learning rate 0.01.",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from netoffload.lab.models.cost import terngrad as model
-from netoffload.lab.papers.claim import Claim, Standing, holds
+from netoffload.lab.papers.claim import Claim, holds, scaled
 from netoffload.lab.papers.item import Item, Json, Reading, Setting, Step
 from netoffload.lab.reports import Panel, Series
 
@@ -75,15 +75,10 @@ FIG5: Final = Item(
     "terngrad-fig5",
     "Fig. 5 by the performance model of Appendix B (Eqs. 15 to 18)",
     [
-        Claim(
-            "alexnet",
-            "AlexNet on 8 GPUs, 1 Gb/s: TernGrad's throughput over that of floats",
-            3.04,
-            "x",
-            "section 5",
-            Standing.SCALED,
+        scaled(
+            "alexnet", "AlexNet on 8 GPUs, 1 Gb/s: TernGrad's throughput over that of floats", 3.04, "x", "section 5"
         ),
-        Claim("vgg", "VggNet-A on 128 nodes, 100 Gb/s: the same", 2.0, "x", "section 5: doubles", Standing.SCALED),
+        scaled("vgg", "VggNet-A on 128 nodes, 100 Gb/s: the same", 2.0, "x", "section 5: doubles"),
         holds("order", "AlexNet gains more than GoogLeNet", "section 5"),
         Claim("up", "least octets up: 32 / log2 3", 20.18, "x", "3.1", within=0.01),
         Claim("bits", "octets up with 2 bits", 16.0, "x", "3.1", within=0.0),

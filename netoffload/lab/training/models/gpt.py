@@ -24,8 +24,7 @@ def build_gpt(seed: int, shape: Tokens) -> nn.Module:
     import torch
     from torch import nn
 
-    from netoffload.lab.training.layers import draw_normal
-    from netoffload.lab.training.sequence_layers import Transformer
+    from netoffload.lab.training.layers import Transformer, draw_normal
 
     model = Transformer(shape, BLOCKS, WIDTH, HEADS)
     generator = torch.Generator().manual_seed(seed)

@@ -22,7 +22,7 @@ def build_lstm(seed: int, shape: Tokens) -> nn.Module:
     """Return the LSTM with the weights of a seed: 25,785,696 parameters for 96 characters."""
     import torch
 
-    from netoffload.lab.training.sequence_layers import CharacterLstm
+    from netoffload.lab.training.layers import CharacterLstm
 
     model = CharacterLstm(shape.classes, UNITS, LAYERS)
     generator = torch.Generator().manual_seed(seed)

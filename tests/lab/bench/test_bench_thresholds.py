@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from netoffload.errors import UsageError
+from netoffload.lab.bench.thresholds import Trial, best, search
 from netoffload.lab.training import image_files, inprocess
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.search import Trial, best, search
 
 
 def test_a_larger_threshold_sends_less_and_what_diverges_is_no_best_one() -> None:
