@@ -1,7 +1,5 @@
 """Fixtures and settings of every test."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os

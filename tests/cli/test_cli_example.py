@@ -1,7 +1,5 @@
 """``netoffload example`` prints the programs of a checkout, as an installed wheel does."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Prometheus metrics: valid by the exposition format, complete, and served to well-behaved and other clients."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """``netoffload verify codec``: a short run on every codec, and that it finds one wrong bit of either direction."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

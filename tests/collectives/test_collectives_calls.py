@@ -1,7 +1,5 @@
 """Every collective over threads, with exact channels and with the codec in them, against the oracle, bit for bit."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 

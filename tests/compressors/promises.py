@@ -7,8 +7,6 @@ is the worker's gradient, clipped at c of its own standard deviations. QSGD (Jia
 ratio q is at most min(N / (4 s^2), sqrt(N) / s) for all values.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The 8-bit types: their tables number by number, the nearest number, and the payloads that they refuse."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Every method's payload has the oracle's octets and the promised size, and other payloads are refused."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """fp16, bf16, the NIC's truncations by their papers' names, and general libraries as compressors."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Layouts, states that are saved and restored, error feedback, and methods by name."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """WGT, BGT and QGT: their algorithms to the bit; no value is lost, and damaged payloads are refused."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How the loop treats frames that are on their way when it has to stop; Unix sockets replace the devices."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

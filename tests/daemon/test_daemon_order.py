@@ -1,7 +1,5 @@
 """The loop against the engine alone: with any batches, the same octets in order. Unix sockets replace the devices."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The NIC as a process: wrong arguments, and a life between a real TAP and a real wire (traffic: tests/netns)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Frames as a capture of the wire has them: the engine's, of both IP versions, and some damaged ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 scapy, an independent implementation, makes their headers. It is slow, so equal headers are made once.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from functools import cache

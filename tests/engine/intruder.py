@@ -1,11 +1,10 @@
 """An intruder's tools: tens of thousands of frames, a view of a flow's blocks, a connection that stays idle."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time
 from collections.abc import Iterator
+from typing import Self
 
 import numpy as np
 
@@ -166,7 +165,7 @@ class IdleConnection:
         self._receiver.settimeout(20)
         self._seed = 0
 
-    def __enter__(self) -> IdleConnection:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,8 +5,6 @@ segments that wait, the one that begins earlier wins, and a covered one is dropp
 window is refused. ``tests/netns/test_netns_torn.py`` tests the same NICs with the real TCP.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from netoffload.config import TOS_COMPRESS

@@ -1,7 +1,5 @@
 """Two NICs without devices: one receives what the other transmits, and the test sets the clock."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from netoffload.codec import CodecId

@@ -1,7 +1,5 @@
 """One direction of a tagged stream through two NICs, as both hosts see it; the test sets the clock."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

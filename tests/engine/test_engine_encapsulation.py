@@ -1,7 +1,5 @@
 """Blocks in UDP carry the same as in IPComp, however the datagrams of a bundle arrive."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP

@@ -1,7 +1,5 @@
 """The flow table: which flow gets a slot, which one is evicted, and that an outsider cannot predict a slot."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The capability word: added, read and removed; and flows whose peer does not send one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

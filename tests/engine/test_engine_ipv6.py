@@ -1,7 +1,5 @@
 """IPv6: the same blocks and segments with other headers. The common parts are tested over IPv4."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

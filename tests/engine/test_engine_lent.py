@@ -1,7 +1,5 @@
 """Octets of cut floats that the NIC holds, lends and, if the host does not send more, sends by itself."""
 
-from __future__ import annotations
-
 import itertools
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Blocks with a MAC: only NICs with the same key accept each other's blocks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Connections whose handshake the NIC did not see, after a NIC ended with octets that only its table had."""
 
-from __future__ import annotations
-
 import pytest
 
 from netoffload.engine import orphans

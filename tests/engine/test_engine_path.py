@@ -1,7 +1,5 @@
 """Path limits: large blocks vanish while small ones arrive."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Plain segments of a rounded stream: whole floats, the codec's values, and the acknowledgements to the host."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Probation: a connection whose blocks do not arrive goes on plain with the same values, and is probed later."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

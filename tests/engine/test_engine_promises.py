@@ -1,7 +1,5 @@
 """Who promises floats: questions about sockets, their answers, and what the NIC does with a connection until then."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Wire to host: good blocks become the segment from which they were cut; bad ones are dropped under their reason."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """ICMP errors about blocks: which ones count, and what the host gets of them, which scapy parses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scapy.layers.inet import ICMP, IP, IPerror, TCPerror

@@ -1,7 +1,5 @@
 """Host to wire: what is compressed, what crosses, and what blocks hold, by the plain parsers and the oracle."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """A VLAN tag that the kernel took out is put back, and the engine does not look into tagged VLAN frames."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scapy.layers.l2 import Dot1Q, Ether

@@ -14,8 +14,6 @@ For codecs without tags the oracle packs one burst at a time with Python's integ
 of their payloads are compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar

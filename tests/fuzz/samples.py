@@ -1,7 +1,5 @@
 """Good frames of every kind, from which :mod:`tests.fuzz.frames` makes bad ones. Plain Python, made once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 

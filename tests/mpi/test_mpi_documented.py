@@ -1,7 +1,5 @@
 """The documentation's programs that need ranks, on two ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The arguments of a call: every form of a buffer specification and of a request that mpi4py takes."""
 
-from __future__ import annotations
-
 import array
 import threading
 from collections.abc import Iterator

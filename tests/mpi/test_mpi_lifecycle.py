@@ -1,7 +1,5 @@
 """A CompComm beside its calls: accounts, requirements, background calls. Ranks are threads, sockets are real."""
 
-from __future__ import annotations
-
 import re
 import socket
 import sys

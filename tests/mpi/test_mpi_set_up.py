@@ -1,7 +1,5 @@
 """A rank that stops while communicators are set up: the others name it in time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

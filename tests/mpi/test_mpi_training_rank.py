@@ -1,7 +1,5 @@
 """The program of a training's ranks: what ends it is one line of each rank."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

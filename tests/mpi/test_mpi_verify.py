@@ -1,7 +1,5 @@
 """Calls beside plain MPI, calls that lose a rank, and the one round that ``netoffload verify collectives`` makes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Fixtures of tests on real namespaces: the skip, a state directory, and a small testbed with NICs."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import subprocess

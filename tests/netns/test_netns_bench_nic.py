@@ -1,7 +1,5 @@
 """``netoffload bench nic`` over real wires: too short for meaningful figures, but every figure is there."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -3,8 +3,6 @@
 ``NETOFFLOAD_BESIDE_MB`` sets the megabytes that each program carries (default 20).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

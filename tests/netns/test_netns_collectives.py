@@ -1,7 +1,5 @@
 """Collectives between nodes whose NICs compress: right values, the NICs' accounts, and NICs and links that fail."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Lines on a NIC's control socket that are no requests: each gets one line with an error, and nothing else happens."""
 
-from __future__ import annotations
-
 import json
 import socket
 

@@ -1,7 +1,5 @@
 """The documentation's commands for root: every command works, and prints what the page shows."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

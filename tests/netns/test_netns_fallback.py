@@ -1,7 +1,5 @@
 """Tagged flows without the peer's NIC, without a way for blocks, and after a kill of their own NIC."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -1,7 +1,5 @@
 """Streams over wires that lose, double, reorder, flip and cut frames arrive whole, thanks to TCP and the CRC."""
 
-from __future__ import annotations
-
 import pytest
 
 from netoffload.control import request

@@ -1,7 +1,5 @@
 """An unprivileged user fills the flow table: tagged connections are compressed all the same, new and old ones."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

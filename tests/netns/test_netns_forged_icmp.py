@@ -1,7 +1,5 @@
 """ICMP errors about blocks: those that a third host forges change nothing, those of the path's routers do."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import secrets

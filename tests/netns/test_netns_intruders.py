@@ -1,7 +1,5 @@
 """Intruders send frames while tagged flows live: they add no octet, take no flow's slot, and make no flow raw."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import secrets

@@ -3,8 +3,6 @@
 How long such transfers take beside untagged ones is a measurement: ``programs/loss_cut.py --count 30 --parallel 30``.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ No code of netoffload starts the ranks. The user types on node n0, and the ranks
 sets the variables that a host's administrator would set for logins (the NIC's control socket).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The wire's MTU changes while a NIC runs, and the NIC's blocks fit it."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import subprocess

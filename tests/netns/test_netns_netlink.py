@@ -1,7 +1,5 @@
 """The package's netlink calls on real kernel objects."""
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

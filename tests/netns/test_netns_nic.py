@@ -1,7 +1,5 @@
 """The NIC on real TCP between two nodes: it rounds tagged floats as the codec does, and all else stays exact."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

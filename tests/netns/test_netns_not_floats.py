@@ -1,7 +1,5 @@
 """0x28 is AF11, a class that others use for backups: data that is not float32 arrives as it was sent."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import socket

@@ -1,7 +1,5 @@
 """A path fails for seconds, at either NIC or between them: the flow compresses again when it is back."""
 
-from __future__ import annotations
-
 import select
 import time
 from collections.abc import Callable

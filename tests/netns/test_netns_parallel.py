@@ -1,7 +1,5 @@
 """Tagged connections that open in quick succession, or all at once, are all compressed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

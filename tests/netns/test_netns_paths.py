@@ -1,7 +1,5 @@
 """Paths with smaller MTUs than the nodes' links, with and without ICMP errors of the routers."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from itertools import product

@@ -1,7 +1,5 @@
 """What counts as tagged is the NIC's policy: another ToS, ports, every connection of a port, or a user's sockets."""
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 import socket

@@ -1,7 +1,5 @@
 """A NIC that forwards has given up all rights: user, groups and capabilities, in every thread."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Who promised floats: a policy marks packets, a program marks its socket, and only the socket's mark is a promise."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import secrets

@@ -1,7 +1,5 @@
 """`netoffload restart` replaces a NIC during a tagged connection, which goes on compressed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A NIC without any option ends and starts again while connections write cut floats: none hangs, no value is torn."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``netoffload run`` with both MPIs: every rank runs on its node, talks over the wire, and ends with the others."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

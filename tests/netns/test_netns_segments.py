@@ -1,7 +1,5 @@
 """Segments of every kind through real NICs: IPv6, jumbo frames, floats cut by odd writes, VLAN tags."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import secrets

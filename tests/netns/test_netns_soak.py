@@ -1,7 +1,5 @@
 """The soak: a few rounds with every event, and nothing left behind however it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

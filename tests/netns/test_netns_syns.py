@@ -1,7 +1,5 @@
 """SYNs on real paths: through networks that drop unknown options, and with TCP signatures."""
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 import select

@@ -1,7 +1,5 @@
 """The file of a flow table: root's NIC takes no file that others own or may write, and follows no symbolic link."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

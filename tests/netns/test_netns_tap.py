@@ -1,7 +1,5 @@
 """A TAP that a NIC makes outlives it, with the host's addresses and connections, unless an option says otherwise."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Testbeds in the kernel: built, used, and taken down without a trace however they end."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

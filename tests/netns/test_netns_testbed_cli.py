@@ -1,7 +1,5 @@
 """The testbed commands end to end: one line per refusal, JSON that parses, nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Ranks on nodes: their octets cross the wire, their failures are reported, and none of them stays."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

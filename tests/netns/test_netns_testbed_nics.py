@@ -1,7 +1,5 @@
 """A testbed with NICs: untagged traffic crosses both of them, and their counters agree."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 The switch loses, doubles and reorders frames, outside of both NICs, and wires carry single frames.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """scapy reads a NIC's trace: blocks on the wire's side, plain TCP on the host's, and no frame is missing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A whole training, as a user runs it: testbed, NICs, ranks, training, record, report."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Two NICs with different keys cannot talk in blocks; one of them says so."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The systemd units for real hosts: their commands, run in two namespaces that stand for hosts with one card each."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

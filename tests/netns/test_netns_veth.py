@@ -1,7 +1,5 @@
 """A NIC on a veth pair, with one thread per direction, and devices that are deleted under a running NIC."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The statements of a real NIC about its traffic equal a capture of its wire."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """Runs command lines: in this process, which has imported everything, or as a new process."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -4,8 +4,6 @@ A comment in front of a block says that a test runs it, and how (CONTRIBUTING.md
 command's, except for figures.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

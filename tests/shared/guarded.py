@@ -1,7 +1,5 @@
 """Octets that end where memory ends: reading or writing one octet too far crashes instead of giving a wrong number."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 from typing import Final

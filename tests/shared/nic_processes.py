@@ -1,7 +1,5 @@
 """The processes of a testbed's NICs, which are nobody's children."""
 
-from __future__ import annotations
-
 import os
 import select
 

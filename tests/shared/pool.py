@@ -4,8 +4,6 @@ A terminal sends Ctrl-C to all processes; only the caller heeds it, and takes no
 their caller ends, even if it is killed.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

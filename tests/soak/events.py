@@ -4,8 +4,6 @@ The seed decides the events. An event that breaks the path repairs it before it 
 scaling of new connections stay until another event changes them, so that several disturbances act together.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Running connections of a soak, each with two ``stream_end`` programs, and their findings."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -14,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from netoffload.errors import RunError
 from netoffload.lab.testbed import stream_end
@@ -78,7 +76,7 @@ class Flow:
         self._selector = selectors.DefaultSelector()
         self._start("listen")
 
-    def __enter__(self) -> Flow:
+    def __enter__(self) -> Self:
         """Return the flow."""
         return self
 

@@ -5,8 +5,6 @@
 floats whole or cut them, small buffers, odd MSS, pauses, either IP version.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path

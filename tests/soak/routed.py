@@ -9,8 +9,6 @@ fit with ICMP "fragmentation needed" (RFC 792, RFC 1191) or ICMPv6 "packet too b
 dropped, not at all: a black hole (RFC 2923).
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ sent, and others with other options begin. One seed decides everything but times
 but not their interleaving.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import random

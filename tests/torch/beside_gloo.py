@@ -7,8 +7,6 @@ must have the same bits on each. In the end a rank kills itself, and all others 
 ``python -m tests.torch.beside_gloo -n 8``
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import json

@@ -1,7 +1,5 @@
 """Every call of ``torch.distributed`` on CPU tensors, for :mod:`~tests.torch.beside_gloo` to try."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

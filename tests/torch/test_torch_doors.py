@@ -1,7 +1,5 @@
 """The packages for torch on real ranks: replicas agree and resumed runs go on to the bit; errors name the lost rank."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Jobs that ``torchrun`` starts again over the same store, after a rank was killed, raised, or stopped."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

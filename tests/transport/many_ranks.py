@@ -6,8 +6,6 @@ All ranks are forked from one process, which has loaded everything, so that
 hundreds fit into memory. Each rank has a limit of open files.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import gc

@@ -1,7 +1,5 @@
 """Connections that are made at first use, and a watch without a full mesh. Ranks are threads."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """A program that sends floats through two NICs with the codec that its argument names."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The report of the codec bench; speeds are not tested."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json

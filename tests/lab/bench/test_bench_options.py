@@ -1,7 +1,5 @@
 """``netoffload bench`` refuses impossible options before it builds anything, in one clear line."""
 
-from __future__ import annotations
-
 import pytest
 
 from netoffload.lab.bench.settings import EXPERIMENTS

@@ -1,7 +1,5 @@
 """``netoffload model scaling``: its options and its output."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The hardware model: the codec's octets, cycles worked out by hand, and every cycle of every port accounted for."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A journal lists everything that was made, whatever happened to its writer."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Plans are data: names, numbers and refusals, without root."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Every method ends with the same bits as ever, on two and four workers."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A resumed run ends as an uninterrupted one, bit for bit; a checkpoint of another run is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The training commands without root: exit codes and one clear line."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

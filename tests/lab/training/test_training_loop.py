@@ -1,7 +1,5 @@
 """The methods with threads as ranks, and the codec's arithmetic on tagged channels."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import threading

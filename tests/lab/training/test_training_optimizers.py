@@ -1,7 +1,5 @@
 """All of torch's optimizers over flat buffers, and the schedules of the learning rate."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

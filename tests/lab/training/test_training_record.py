@@ -1,7 +1,5 @@
 """From counters and outcomes to a record: the meter over real sockets, and the checks that refuse a run."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -6,8 +6,6 @@ result of all calls that move values. For calls that reduce it does so if every 
 numbers). For other values the *model* gives the right result, ``netoffload.collectives.reference``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final

@@ -1,12 +1,10 @@
 """Carries random programs out, with mpi4py's calls or ours, on threads or on MPI's ranks, and compares the results."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from mpi4py import MPI
@@ -244,7 +242,7 @@ class HangWatch:
         """Note that a rank begins a program."""
         self._runs[run.rank] = name, run, time.monotonic()
 
-    def __enter__(self) -> HangWatch:
+    def __enter__(self) -> Self:
         """Begin to watch."""
         self._thread.start()
         return self

@@ -12,8 +12,6 @@ such a step are compared by source.
 can shrink.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,6 +29,16 @@ SPARE: Final = 3
 
 COLLECTIVES: Final = ("Allreduce", "Bcast", "Reduce", "Gather", "Scatter", "Allgather", "Alltoallv", "Barrier")
 WAITS: Final = ("each", "all", "any", "test")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message as its receiver must get it."""
+
+    source: int
+    tag: int
+    count: int
+    number: int
 
 
 @dataclass
@@ -63,16 +71,6 @@ class Op:
     source: int = 0
     capacity: int = 0
     got: list[Sent] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A message as its receiver must get it."""
-
-    source: int
-    tag: int
-    count: int
-    number: int
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ and both must give these results. The command ends with exit code 1 at the first
 names the program; ``--first`` and ``--programs 1`` repeat it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Tries cases on one communicator: ``_comp`` calls, blocking and non-blocking, compared with plain MPI or the model."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence

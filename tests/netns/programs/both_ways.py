@@ -3,8 +3,6 @@
 The sockets are made in the nodes' namespaces by threads of this process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

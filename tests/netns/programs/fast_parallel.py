@@ -3,8 +3,6 @@
 It prints a JSON line per round. A connection is raw if no value of its second half arrived as the codec makes it.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno

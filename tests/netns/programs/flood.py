@@ -12,8 +12,6 @@ Behind each kind the program opens new tagged connections and says how much of t
 only inside namespaces that it made, and prints a JSON line per kind.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -24,7 +22,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from netoffload.control import request
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
@@ -173,7 +171,7 @@ class StreamOnWire:
         self._stack = contextlib.ExitStack()
         self._values = gradient(250_000).tobytes()
 
-    def __enter__(self) -> StreamOnWire:
+    def __enter__(self) -> Self:
         """Connect and count."""
         self._near, self._far = self._stack.enter_context(connected(self._bed, self._port, (TAGGED, TAGGED)))
         rules = "add table bridge stream\nadd chain bridge stream f { type filter hook forward priority 10; }\n"

@@ -5,8 +5,6 @@ nodes; where a kind says so, it also knows the ports, and ``in flight`` even a s
 neither a nonce nor a checksum. The program prints a JSON line per kind: what the errors changed.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools
@@ -21,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from netoffload.control import request
 from netoffload.devices.netns import in_netns
@@ -201,7 +199,7 @@ class Scene:
         self._sniffer.settimeout(5)
         self._macs = _mac(self._n0.netns, self._n0.device), _mac(third_netns, DEVICE)
 
-    def __enter__(self) -> Scene:
+    def __enter__(self) -> Self:
         """Connect, and let the tagged flow begin."""
         ipv6 = self._version == 6
         near, far = self._stack.enter_context(connected(self.bed, PORT, (TAGGED, TAGGED), ipv6=ipv6))

@@ -4,8 +4,6 @@ The NICs lose frames of both kinds (``--fault loss``). The program prints a JSON
 and one with both medians and their ratio.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

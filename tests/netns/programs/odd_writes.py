@@ -3,8 +3,6 @@
 Every value that arrives is compared with what was sent, and with what the codec makes of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import heapq
 import random

@@ -4,8 +4,6 @@ It prints a JSON line per stream, mark and direction: how many octets changed, a
 testbed of two nodes with NICs, and takes it down.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

@@ -4,8 +4,6 @@ Both NICs are started by hand, with their devices and nothing else. One of them 
 The program prints how many connections finished, were reset or hang, and how many values are torn, as a JSON line.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import json

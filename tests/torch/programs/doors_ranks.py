@@ -3,8 +3,6 @@
 Every rank of every scenario prints a line of JSON: what the scenario's function returns.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Ranks of process groups, forked from one process that has loaded everything once; each prints a line of JSON."""
 
-from __future__ import annotations
-
 import faulthandler
 import fcntl
 import json
