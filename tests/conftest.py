@@ -40,9 +40,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark cases that ``covering`` leaves out as slow; as plain Python they do not run. Leave out the night's tests."""
+    """Mark the tests of ``netns``, and as slow the cases that ``covering`` leaves out; leave out the night's tests."""
     grids: dict[tuple[str, int], list[Any]] = {}
     for item in items:
+        if item.path.parent.name == "netns":
+            item.add_marker("netns")
         marker = item.get_closest_marker("covering")
         if marker is not None:
             grids.setdefault((item.nodeid.partition("[")[0], *marker.args), []).append(item)

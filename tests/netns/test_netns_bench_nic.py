@@ -20,8 +20,6 @@ from netoffload.lab.testbed import Testbed, list_runs
 from netoffload.lab.testbed.stream import Payload
 from netoffload.netlink import NETNS_DIR
 
-pytestmark = pytest.mark.netns
-
 WORDS = ["bench", "nic", "--size", "8MB", "--seconds", "0.2", "--repeat", "1"]
 OCTETS = 4_000_000
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from netoffload import control
 from netoffload.errors import RunError
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
+from netoffload.lab.testbed import Testbed, run_ranks
 from netoffload.netlink import Namespace
 from netoffload.transport.wiring import nearby
 from tests.mpi.verify.failures import FAMILIES
+from tests.shared.beds import asked, built
 
-pytestmark = [pytest.mark.netns, pytest.mark.mpi]
+pytestmark = pytest.mark.mpi
 
 PROGRAMS = Path(__file__).with_name("programs")
 
@@ -53,7 +53,7 @@ def test_compression_that_is_required_and_missing_is_an_error(plain_bed: Testbed
 
 
 def kill_nic(bed: Testbed) -> None:
-    os.kill(control.request(str(bed.plan.nodes[1].control_path), "info")["pid"], signal.SIGKILL)
+    os.kill(asked(bed, 1, "info")["pid"], signal.SIGKILL)
 
 
 def cut_link(bed: Testbed) -> None:
@@ -65,11 +65,11 @@ def cut_link(bed: Testbed) -> None:
     ("strike", "calls"), [(kill_nic, ["allreduce, ring", "allreduce, wa", "send and receive"]), (cut_link, [*FAMILIES])]
 )
 def test_every_rank_names_the_node_that_is_cut_off_in_every_call(
-    strike: Callable[[Testbed], None], calls: list[str], run_id: str, tmp_path: Path
+    strike: Callable[[Testbed], None], calls: list[str], tmp_path: Path
 ) -> None:
     program = ["python", "-m", "tests.mpi.verify.failures", "--timeout", "4", "--out", str(tmp_path)]
     program += [word for call in calls for word in ("--family", call)]
-    with Testbed(make_plan(TestbedSettings(3, nic=NicSettings()), run_id), check_rate=False) as bed:
+    with built(3) as bed:
 
         def launch() -> None:
             with contextlib.suppress(RunError):  # what ranks leave behind is looked at, not how mpiexec ends

@@ -7,8 +7,6 @@ import pytest
 
 from netoffload.lab.testbed import Testbed
 
-pytestmark = pytest.mark.netns
-
 LINES = {
     "zero": b"\0",
     "zero, object": b'\0{"command": "info"}',

@@ -12,8 +12,6 @@ from netoffload.compiled.progress import COMPILING
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
 from tests.shared.documented import ROOT, Block, blocks, is_like
 
-pytestmark = pytest.mark.netns
-
 SECTIONS: dict[str, list[Block]] = {}
 for _block in blocks():
     if _block.where == "as root":

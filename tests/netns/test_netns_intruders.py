@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import secrets
 import socket
 import subprocess
 import sys
@@ -12,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from netoffload.control import request
-from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import Testbed
 from netoffload.netlink import Namespace
 from netoffload.wire.encapsulation import UDP_PORT, emit_entries, src_port
 from netoffload.wire.ethernet import Ethernet, emit_ethernet
@@ -32,6 +30,7 @@ from tests.engine.intruder import (
     syn_frames,
     wire_of,
 )
+from tests.shared.beds import built, flows
 from tests.soak import (
     Direction,
     Flow,
@@ -43,10 +42,9 @@ from tests.soak import (
     run_nft,
 )
 
-pytestmark = [
-    pytest.mark.netns,
-    pytest.mark.skipif(nft_path() is None, reason="nft is not installed: what reaches a host cannot be counted"),
-]
+pytestmark = pytest.mark.skipif(
+    nft_path() is None, reason="nft is not installed: what reaches a host cannot be counted"
+)
 
 SYNS = 100_000
 N0, N1 = "10.98.1.1", "10.98.1.2"
@@ -106,15 +104,13 @@ class Scene:
 
     def compressed_octets(self, port: int) -> int:
         """Octets of the flow to a port of n1 that n0's NIC compressed; the flow must be in its table."""
-        flows = request(str(self.n0.control_path), "flows")["flows"]
-        rows = [row for row in flows if (row["direction"], row["dst"], row["dport"]) == ("tx", N1, port)]
+        rows = [row for row in flows(self.bed) if (row["direction"], row["dst"], row["dport"]) == ("tx", N1, port)]
         assert len(rows) == 1, f"the flow to port {port} is not in the table"
         return int(rows[0]["raw_octets"])
 
     def client_port(self, port: int) -> int:
         """The port of n0 at the other end of the flow to a port of n1."""
-        flows = request(str(self.n0.control_path), "flows")["flows"]
-        return next(int(row["sport"]) for row in flows if (row["direction"], row["dport"]) == ("tx", port))
+        return next(int(row["sport"]) for row in flows(self.bed) if (row["direction"], row["dport"]) == ("tx", port))
 
     def watch_ssh(self) -> None:
         """Count the segments without SYN that reach n1's port 2222."""
@@ -142,10 +138,9 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(_netns_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    plan = make_plan(TestbedSettings(3), f"t{secrets.token_hex(3)}")
-    with Testbed(plan, check_rate=False) as bed:
-        kill_nic(bed, plan.nodes[2])
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with built(3) as bed:
+        kill_nic(bed, bed.plan.nodes[2])
         made = Scene(bed, tmp_path_factory.mktemp("values"))
         made.watch_ssh()
         yield made

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.netns, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 PROGRAM = str(Path(__file__).with_name("programs") / "loss_cut.py")
 COUNT = 12

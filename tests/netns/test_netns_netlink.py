@@ -20,8 +20,6 @@ from netoffload.netlink import Namespace, netns_exists, netns_inode, redirect, r
 from netoffload.netlink.redirect import has_clsact
 from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
 
-pytestmark = pytest.mark.netns
-
 
 @pytest.fixture
 def name() -> Iterator[str]:

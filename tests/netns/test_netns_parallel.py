@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.netns
-
 PROGRAM = str(Path(__file__).with_name("programs") / "fast_parallel.py")
 CASES = [
     pytest.param(200, 0, id="200 at once"),

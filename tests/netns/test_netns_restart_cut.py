@@ -9,7 +9,7 @@ import pytest
 
 from tests.shared.quick_cases import by_day
 
-pytestmark = [pytest.mark.netns, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 PROGRAM = str(Path(__file__).with_name("programs") / "restart_cut.py")
 CASES = [

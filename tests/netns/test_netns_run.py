@@ -17,7 +17,7 @@ from netoffload.lab.testbed.processes import marked
 from netoffload.netlink import netns_exists
 from tests.shared.commands import forked
 
-pytestmark = [pytest.mark.netns, pytest.mark.mpi]
+pytestmark = pytest.mark.mpi
 
 needs_openmpi = pytest.mark.skipif(find_openmpi() is None, reason=f"needs Open MPI 5: set {ENV_OPENMPI}")
 both = pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=needs_openmpi)])

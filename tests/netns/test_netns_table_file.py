@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.netns
-
 STRANGER = 12_345
 START_S = 60.0
 DEVICE = "h5tap"

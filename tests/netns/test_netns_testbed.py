@@ -28,8 +28,6 @@ from netoffload.lab.testbed.forks import ENV_FORK_SERVER
 from netoffload.lab.testbed.journal import read_run
 from netoffload.netlink import Namespace, netns_exists, remove_netns
 
-pytestmark = pytest.mark.netns
-
 Left = Callable[[str], list[str]]
 PROGRAMS = Path(__file__).with_name("programs")
 

@@ -11,8 +11,6 @@ import pytest
 from netoffload.netlink import netns_exists
 from tests.shared.commands import forked, netoffload
 
-pytestmark = pytest.mark.netns
-
 
 @pytest.fixture
 def up(run_id: str) -> Iterator[dict[str, object]]:

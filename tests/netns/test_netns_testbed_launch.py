@@ -15,7 +15,7 @@ from netoffload.lab.testbed.launch import RanksOutput
 from netoffload.lab.testbed.processes import marked
 from netoffload.lab.testbed.stream import stream
 
-pytestmark = [pytest.mark.netns, pytest.mark.mpi]
+pytestmark = pytest.mark.mpi
 
 PROGRAMS = Path(__file__).with_name("programs")
 

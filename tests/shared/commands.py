@@ -7,8 +7,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +95,21 @@ def _without_progress(done: Done) -> Done:
     """Return what a process said, as if it had found all kernels in the cache."""
     done.stderr = re.sub(f".*{COMPILING}: .*\n", "", done.stderr)
     return done
+
+
+@contextlib.contextmanager
+def running_nic(words: Sequence[str], **streams: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process of a NIC, once it forwards; if it is still there in the end it is killed."""
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "netoffload_daemon", *words, "--ready-fd", str(writer)]
+    with subprocess.Popen(command, pass_fds=[writer], text=True, **streams) as nic:
+        os.close(writer)
+        try:
+            assert os.read(reader, 6) == b"ready\n"
+            yield nic
+        finally:
+            os.close(reader)
+            nic.kill()
 
 
 @contextlib.contextmanager

@@ -77,7 +77,7 @@ def mark(sock: socket.socket, tos: int) -> None:
 
 @contextlib.contextmanager
 def connected(
-    bed: Testbed, port: int, tos: tuple[int, int], *, ipv6: bool = False
+    bed: Testbed, port: int, tos: tuple[int, int], *, ipv6: bool = False, source_port: int = 0
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
     """A connection from n0 to n1, whose sockets bear these ToS."""
     source, sink = bed.plan.nodes[:2]
@@ -86,12 +86,27 @@ def connected(
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((address, port))
         listening.listen()
+        near.bind(("", source_port))
         near.connect((address, port))
         far, _ = listening.accept()
         with far:
             far.settimeout(TIMEOUT_S)
             far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             yield near, far
+
+
+def carried(near: socket.socket, far: socket.socket, octets: bytes) -> bytes:
+    """Send octets and the end of the stream from one socket; return what the other one got."""
+
+    def send() -> None:
+        near.sendall(octets)
+        near.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    got = b"".join(iter(lambda: far.recv(1 << 20), b""))
+    sender.join()
+    return got
 
 
 def carry_both_ways(bed: Testbed, stream: Stream, tos: tuple[int, int], *, port: int, ipv6: bool = False) -> Arrived:
