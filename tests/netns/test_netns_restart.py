@@ -17,7 +17,7 @@ from netoffload.lab.testbed import Testbed
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
 from netoffload.lab.testbed.processes import identify
 from tests.netns.programs.both_ways import TAGGED, connected
-from tests.shared.beds import built, counters, nic_pids
+from tests.shared.beds import built, counters, nic_pids, wait_for_end_of_nic
 from tests.shared.commands import forked
 
 PORT = 5291
@@ -82,8 +82,7 @@ def test_a_graceful_restart_and_one_of_a_nic_that_has_ended(bed: Testbed) -> Non
         assert f"{bed.plan.run_id}/n0: NIC pid {nic_pids(bed)[0]} (was pid " in done.stdout
         check(4)
         os.kill(nic_pids(bed)[0], signal.SIGKILL)
-        while identify(nic_pids(bed)[0]) is not None:
-            pass
+        wait_for_end_of_nic(bed, 0)  # and all of its threads, which hold the TAP
         again = bed.restart_nic(0)
         assert (again.pid_before, again.pid) == (None, nic_pids(bed)[0])
         check(5)

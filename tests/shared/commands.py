@@ -59,13 +59,15 @@ def forked(*words: str, env: Mapping[str, str] | None = None, timeout_s: float =
 
 
 def ranks(count: int, *program: str, mpi: str = "mpich", timeout_s: float = 110) -> Done:
-    """``python PROGRAM`` as ranks of this machine: forks, where the environment names a server."""
+    """``python PROGRAM`` as ranks of this machine, and why they failed: forks, where the environment names a server."""
     from netoffload.errors import RunError
     from netoffload.lab.testbed import launch, run_local_ranks
 
     if (launch.find_mpiexec if mpi == "mpich" else launch.find_openmpi)() is None:
         pytest.skip(f"{mpi} is not installed (scripts/setup installs it)")
-    out, err, code = [], [], 0
+    out: list[bytes] = []
+    err: list[bytes] = []
+    code = 0
     try:
         run_local_ranks(
             count,
@@ -77,7 +79,8 @@ def ranks(count: int, *program: str, mpi: str = "mpich", timeout_s: float = 110)
         )
     except RunError as error:
         code = error.exit_code
-    return Done(list(program), code, b"".join(out).decode(), b"".join(err).decode())
+        err.append(str(error).encode())
+    return _without_progress(Done(list(program), code, b"".join(out).decode(), b"".join(err).decode()))
 
 
 def python(
