@@ -7,14 +7,11 @@ import struct
 from collections.abc import Sequence
 from functools import cache
 
-import numpy as np
 from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.utils import checksum
 
-from netoffload.compiled.arrays import Uint8Array
-from netoffload.engine.transmit import HOST_BUFFER_LEN
 from netoffload.wire import vnet
 from netoffload.wire.checksum import ones_sum
 
@@ -76,10 +73,3 @@ def _headers(flags: str, tos: int, options: tuple[tuple[str | int, object], ...]
     network.src, network.dst = addresses[::-1] if to_client else addresses
     segment = TCP(flags=flags, options=list(options), chksum=0)
     return bytes(Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / network / segment)
-
-
-def in_buffer(frame: bytes, size: int = HOST_BUFFER_LEN) -> Uint8Array:
-    """Return a device's read buffer that holds ``frame``."""
-    buffer = np.zeros(size, np.uint8)
-    buffer[: len(frame)] = np.frombuffer(frame, np.uint8)
-    return buffer

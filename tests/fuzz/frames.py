@@ -108,14 +108,7 @@ _NOTHING: Final = -1
 
 
 class Memory(NamedTuple):
-    """All memory that the engine works on; each part ends where a page ends, so a read behind it crashes.
-
-    Attributes:
-        nic: the NIC's state.
-        frame: the current frame, at the end of this memory.
-        wire: the room that transmit writes into.
-        gathered: a bundle in one piece.
-    """
+    """All memory that the engine works on; each part ends where a page ends, so a read behind it crashes."""
 
     nic: NicState
     frame: Uint8Array

@@ -19,11 +19,12 @@ from netoffload.wire.ipv4 import Ipv4, emit_ipv4
 from netoffload.wire.offload import PROTO_IPCOMP
 from netoffload.wire.tcp import parse_tcp
 from netoffload.wire.udp import PROTO_UDP, Udp, emit_udp
-from tests.engine.intruder import (
+from tests.netns.programs.both_ways import TAGGED, connected
+from tests.netns.programs.intruder import (
     ETHERTYPE_IPV4,
     OWN_MAC,
-    IdleConnection,
     capture_blocks,
+    exchange,
     forged_blocks,
     mac_of,
     send_frames,
@@ -81,10 +82,10 @@ class Scene:
             listener = namespace.call(partial(socket.create_server, (N1, SSH_PORT)))
         with (
             listener,
-            IdleConnection(self.n0, self.n1, idle_port) as idle,
+            connected(self.bed, idle_port, (TAGGED, TAGGED)) as idle,
             Flow(self.bed, STREAM, self.values, live_port) as live,
         ):
-            idle.exchange()
+            exchange(*idle, seed=1)
             await_progress(live, SEGMENT_OCTETS, timeout_s=20)
             before = self.segments_for_ssh()
             yield live_port, idle_port
@@ -95,7 +96,7 @@ class Scene:
             assert live.wrong == 0
             assert self.compressed_octets(live_port) - compressed > 0.8 * (live.received_octets - received)
             compressed = self.compressed_octets(idle_port)
-            octets = idle.exchange()
+            octets = exchange(*idle, seed=2)
             assert self.compressed_octets(idle_port) - compressed > 0.8 * octets
             live.stop()
             found = live.finish(timeout_s=20)[0]

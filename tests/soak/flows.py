@@ -56,14 +56,7 @@ class Flow:
     """Two running endpoints; a context manager that ends them."""
 
     def __init__(self, bed: Testbed, options: FlowOptions, values: Values, port: int) -> None:
-        """Start the listener; the connector starts when it listens.
-
-        Args:
-            bed: a testbed of at least two nodes.
-            options: options of the connection.
-            values: the files of values.
-            port: port of the listener.
-        """
+        """Start the listener; the connector starts when it listens."""
         self.options = options
         self.error: str | None = None
         self.moved_s = time.monotonic()
@@ -257,12 +250,7 @@ def ipv6_address(node: int) -> str:
 def carry(bed: Testbed, flows: Sequence[FlowOptions], values: Values, timeout_s: float, port: int) -> list[Found]:
     """Run connections side by side to their ends and return what arrived, for each direction that carried anything.
 
-    Args:
-        bed: a testbed.
-        flows: the connections.
-        values: the files of values.
-        timeout_s: time limit of all connections together.
-        port: port of the first listener; the others take the next ones.
+    The first one listens at ``port``, the others at the next ones; the time limit is of all together.
     """
     found: list[Found] = []
     with contextlib.ExitStack() as stack:

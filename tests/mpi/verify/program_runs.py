@@ -27,14 +27,7 @@ def values_of(program: Program, number: int, rank: int, count: int) -> Float32Ar
 
 @dataclass
 class Run:
-    """One rank's part in a program.
-
-    Attributes:
-        program: the program.
-        rank: this rank.
-        calls: takes mpi4py's name of a call, returns mpi4py's call or the ``_comp`` one.
-        at: index of the call under way, for the report of a hang.
-    """
+    """One rank's part in a program; ``at`` is the index of the call under way, for the report of a hang."""
 
     program: Program
     rank: int
@@ -223,12 +216,7 @@ def _result(program: Program, op: Op, rank: int) -> list[Any]:
 
 
 class HangWatch:
-    """A thread that reports a program that does not end.
-
-    Args:
-        limit_s: time limit of one program.
-        on_hang: called once, with the call in which each rank is.
-    """
+    """A thread that calls ``on_hang`` once, with the call in which each rank is, if a program exceeds the limit."""
 
     def __init__(self, limit_s: float, on_hang: Callable[[str], None]) -> None:
         """Watch nothing yet."""

@@ -43,21 +43,11 @@ class Sent:
 
 @dataclass
 class Op:
-    """One call of one rank.
+    """One call of one rank, by mpi4py's name.
 
-    Attributes:
-        call: mpi4py's name of the call; ``Wait`` completes ``slots``; ``RecvAny`` receives ``count`` messages of any
-            source.
-        peer: the other rank, or the root.
-        tag: tag of the message; may be ``MPI.ANY_TAG`` in a receive or probe.
-        count: floats that are sent, reduced or moved per block.
-        number: number of the message sent, or of the collective; decides its values.
-        slot: the request that the call starts; -1 if it blocks.
-        slots: the requests that a wait completes.
-        how: how a wait does that: ``each``, ``all``, ``any``, ``test``.
-        source: source of a Sendrecv's receive.
-        capacity: floats of the receive buffer.
-        got: the messages that a receive must get.
+    ``Wait`` completes the requests ``slots``, as ``how`` says; ``RecvAny`` receives ``count`` messages of any source.
+    ``peer`` is the other rank or the root, ``source`` that of a Sendrecv's receive. ``number`` counts messages and
+    collectives, and decides their values. ``capacity`` is of the receive buffer, ``got`` what a receive must get.
     """
 
     call: str

@@ -35,14 +35,9 @@ add rule inet marking out meta l4proto tcp meta nfproto ipv6 ip6 dscp set af11 c
 
 @dataclass(frozen=True)
 class Arrived:
-    """What arrived over one connection that carried a stream both ways.
+    """What arrived at the node that listens (``forth``) and at the one that connects, and the first error of a socket.
 
-    Attributes:
-        forth: at the node that listens.
-        back: at the node that connects.
-        wire_octets: what left through both wires meanwhile.
-        elapsed_s: from the first octet to the end of both streams.
-        error: the first error of a socket; empty without one.
+    ``wire_octets`` left through both wires, from the first octet to the end of both streams.
     """
 
     forth: bytes

@@ -11,7 +11,6 @@ import itertools
 import json
 import random
 import re
-import secrets
 import socket
 import struct
 import sys
@@ -19,11 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from netoffload.control import request
 from netoffload.devices.netns import in_netns
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed
 from netoffload.netlink import netns_path
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.encapsulation import UDP_PORT, src_port
@@ -45,6 +43,7 @@ from netoffload.wire.offload import BLOCK_VERSION, CPI_OFFLOAD, IPCOMP_NEXT_TCP,
 from tests.netns.programs.both_ways import TAGGED, connected, ipv6_of
 from tests.netns.programs.foreign_streams import gradient
 from tests.netns.programs.third_host import DEVICE, HOST_ADDRESS, HOST_IPV6, third_host
+from tests.shared.beds import built, counters, flows
 from tests.soak import add_ipv6, ip
 
 PROTO_TCP: Final = 6
@@ -265,18 +264,13 @@ class Scene:
         shown = ip("-n", self._n0.netns, family, "route", "get", target)
         shown += ip("-n", self._n0.netns, family, "route", "show", "cache")
         self._plain.sendall(b"x" * 3000)
-        flows = [flow for flow in self._flows() if flow["direction"] == "tx" and flow["sport"] == self.victim.sport]
+        mine = [flow for flow in flows(self.bed) if flow["direction"] == "tx" and flow["sport"] == self.victim.sport]
         return {
             "route_mtus": sorted({int(mtu) for mtu in re.findall(r"mtu (?:lock )?(\d+)", shown)}),
             "untagged_pmtu": self._pmtu(),
-            "datagram_max_octets": [flow.get("datagram_max_octets") for flow in flows],
-            "on_probation": [flow.get("on_probation") for flow in flows],
+            "datagram_max_octets": [flow.get("datagram_max_octets") for flow in mine],
+            "on_probation": [flow.get("on_probation") for flow in mine],
         }
-
-    def counters(self) -> dict[str, int]:
-        """Return n0's counters."""
-        counted: dict[str, int] = request(str(self._n0.control_path), "counters")["counters"]
-        return counted
 
     def flush(self) -> None:
         """Let the kernel forget what it was told about the path."""
@@ -292,10 +286,6 @@ class Scene:
     def _acked_octets(self) -> int:
         info = self._near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCPI_BYTES_ACKED.stop)
         return int.from_bytes(info[TCPI_BYTES_ACKED], sys.byteorder)
-
-    def _flows(self) -> list[dict[str, Any]]:
-        flows: list[dict[str, Any]] = request(str(self._n0.control_path), "flows")["flows"]
-        return flows
 
     def _seq_in_flight(self) -> int:
         """Return the sequence number of a block or segment that has just left n0; those in n0's queue are higher."""
@@ -325,7 +315,7 @@ def _mac(netns: str, device: str) -> bytes:
 
 def measure(scene: Scene, error: str, quote: str, count: int, seed: int) -> dict[str, object]:
     """Return what some errors of one kind change."""
-    before, counted = scene.state(), scene.counters()
+    before, counted = scene.state(), counters(scene.bed)
     share_before = scene.share_on_wire(LOOK_S)
     forging = threading.Thread(target=scene.forge, args=(error, quote, count, seed))
     forging.start()
@@ -334,7 +324,7 @@ def measure(scene: Scene, error: str, quote: str, count: int, seed: int) -> dict
     forging.join()
     seen.append(scene.state())
     share_after = scene.share_on_wire(LOOK_S)
-    changes = {name: number - counted.get(name, 0) for name, number in scene.counters().items()}
+    changes = {name: number - counted.get(name, 0) for name, number in counters(scene.bed).items()}
     changed = sorted({name for look in seen for name, value in look.items() if value != before[name]})
     return {
         "error": error,
@@ -359,9 +349,7 @@ def rows(args: argparse.Namespace) -> Iterator[dict[str, object]]:
     for error, quote in KINDS:
         if args.errors and error not in args.errors:
             continue
-        settings = TestbedSettings(2, rate_bps=RATE_BPS, nic=NicSettings(encapsulation=args.encapsulation))
-        plan = make_plan(settings, f"h{secrets.token_hex(3)}")
-        with Testbed(plan, check_rate=False) as bed:
+        with built(rate_bps=RATE_BPS, nic=NicSettings(encapsulation=args.encapsulation)) as bed:
             if args.version == 6 and not add_ipv6(bed):
                 raise RuntimeError("this kernel has no IPv6")
             with third_host(bed) as netns, Scene(bed, netns, args.version) as scene:
