@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from netoffload.lab import record_formats, results
+from netoffload.lab import results
 from netoffload.lab.cli.training_runs import SPARKS, Curve, progress, remarks_on
-from netoffload.lab.results import ClassCounts, Configuration, Learning, NodeTraffic, Record, Spread, Timing, Traffic
+from netoffload.lab.results import ClassCounts, Learning, Record
 from netoffload.lab.training.models import MODELS
 from netoffload.lab.training.outcome import Step
+from tests.lab.records import a_run
 from tests.shared.commands import netoffload, started
 
 
@@ -104,47 +105,7 @@ def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def a_record() -> Record:
-    configuration = Configuration(
-        "hdc",
-        "inc",
-        4,
-        10,
-        1,
-        25,
-        0.1,
-        5.0,
-        2000,
-        0.9,
-        5e-5,
-        1.0,
-        "digits",
-        1149010,
-        None,
-        None,
-        None,
-        None,
-        1500,
-        False,
-        "partitioned",
-        "nic",
-        "sgd:momentum=0.9,weight_decay=5e-05,nesterov=false",
-        "step:warmup=0,divisor=5.0,interval=2000",
-        None,
-    )
-    return Record(
-        record_formats.FORMAT,
-        "2026-01-01T00:00:00+00:00",
-        configuration,
-        results.Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab"),
-        None,
-        Timing(Spread.of([0.1]), Spread.of([0.02]), Spread.of([0.08])),
-        Traffic((NodeTraffic("n0", 1000, 10),), 0, 0, 0, ClassCounts(0, 0, 0, 0), 0.0, {}),
-        1.0,
-        Learning(0.9, {}, 0.1),
-        "ab",
-        0,
-        10,
-    )
+    return dataclasses.replace(a_run("inc", 0.1), learning=Learning(0.9, {}, 0.1))
 
 
 def test_a_report_prints_json_alone_when_asked(tmp_path: Path) -> None:
