@@ -103,8 +103,9 @@ def sources() -> Iterator[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_mpi4pys_own_tests_pass_through_comp(sources: Path) -> None:
     command = [sys.executable, mpi4py_suite.__file__, "--only-float32", "--tests", str(sources)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=220, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failed" in done.stdout

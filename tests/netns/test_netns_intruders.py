@@ -1,6 +1,7 @@
 """Intruders send frames while tagged flows live: they add no octet, take no flow's slot, and make no flow raw."""
 
 import contextlib
+import itertools
 import re
 import socket
 import subprocess
@@ -32,6 +33,7 @@ from tests.netns.programs.intruder import (
     wire_of,
 )
 from tests.shared.beds import built, flows
+from tests.shared.quick_cases import by_day
 from tests.soak import (
     Direction,
     Flow,
@@ -60,7 +62,10 @@ SEGMENT_OCTETS = 2_000_000
 
 SEND_DATAGRAMS = str(Path(__file__).with_name("programs") / "send_datagrams.py")
 
-PROTOCOLS = pytest.mark.parametrize("protocol", [PROTO_UDP, PROTO_IPCOMP], ids=["udp", "ipcomp"])
+PROTOCOLS = (PROTO_UDP, PROTO_IPCOMP)
+WRONG = 123_456_789
+"""Added to the sequence numbers of forged blocks."""
+FORGED = list(itertools.product(PROTOCOLS, (0, WRONG)))
 
 
 class Scene:
@@ -174,8 +179,7 @@ def in_frame(scene: Scene, block: bytes, protocol: int) -> bytes:
     return emit_ethernet(Ethernet(scene.mac1, OWN_MAC, ETHERTYPE_IPV4), emit_ipv4(header, payload))
 
 
-@PROTOCOLS
-@pytest.mark.parametrize("offset", [0, 123_456_789], ids=["right numbers", "wrong numbers"])
+@pytest.mark.parametrize(("protocol", "offset"), by_day(FORGED, [(PROTO_UDP, 0), (PROTO_IPCOMP, WRONG)]))
 def test_forged_blocks_of_a_third_node_add_nothing(scene: Scene, protocol: int, offset: int) -> None:
     with scene.guarded() as (live_port, _), wire_of(scene.n1) as tap, wire_of(scene.n2) as wire:
         for _ in range(5):
@@ -183,7 +187,7 @@ def test_forged_blocks_of_a_third_node_add_nothing(scene: Scene, protocol: int, 
             send_frames(wire, [in_frame(scene, each, protocol) for each in forged_blocks(block, N0, N1, 100, offset)])
 
 
-@PROTOCOLS
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_forged_blocks_become_no_segments_for_another_port(scene: Scene, protocol: int) -> None:
     with scene.guarded() as (live_port, _), wire_of(scene.n1) as tap, wire_of(scene.n2) as wire:
         _, block = capture_blocks(tap, N0, live_port, 1)[0]

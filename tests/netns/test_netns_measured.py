@@ -78,7 +78,8 @@ def test_icmp_errors_about_blocks_that_a_third_host_forges_change_nothing(
     encapsulation: str, error: str, version: int
 ) -> None:
     options = ["--version", version, "--errors", error, "--encapsulation", encapsulation]
-    rows, code = found("forge_icmp.py", *options, "--count", 1000 if NIGHT else 100, timeout_s=280)
+    options += ["--count", 1000 if NIGHT else 100, "--look-s", 1.5 if NIGHT else 0.7]
+    rows, code = found("forge_icmp.py", *options, timeout_s=280)
     assert [(row["quotes"], row["changed"], row["counters"]) for row in rows if row["changed"]] == []
     assert [row["quotes"] for row in rows if row["share_change"] > SHARE_CHANGE_MAX] == []
     assert code == 0

@@ -7,6 +7,7 @@ import pytest
 
 from netoffload.lab.testbed import NicSettings, Testbed
 from tests.shared.beds import built, counters
+from tests.shared.quick_cases import by_day
 from tests.soak import Values, measure_path, nft_path, routed
 from tests.soak.events import ip
 
@@ -17,10 +18,8 @@ MTUS = (1450, 1400)
 """Going down, so that what a NIC may remember of one path is too large for the next."""
 SILENT_MTUS = (1400,)
 """Without ICMP a NIC goes down from 1500 to 1280 in one step, whatever lies between."""
-ROUTED = [
-    pytest.param((icmp, encapsulation), id=f"{'icmp' if icmp else 'no icmp'}-{encapsulation}")
-    for icmp, encapsulation in product((True, False), ("udp", "ipcomp"))
-]
+PATHS = list(product(("icmp udp", "icmp ipcomp", "silent udp", "silent ipcomp"), (4, 6)))
+BY_DAY = [*PATHS[:4], ("silent udp", 4), ("silent ipcomp", 6)]
 
 
 @pytest.fixture(scope="module")
@@ -28,26 +27,27 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> Values:
     return Values(tmp_path_factory.mktemp("values"), "inceptionn", 10, seed=5)
 
 
-@pytest.fixture(scope="module", params=ROUTED)
+@pytest.fixture(scope="module")
 def path(request: pytest.FixtureRequest) -> Iterator[tuple[Testbed, bool]]:
     """Two nodes with routers between them; whether the routers say that a datagram does not fit."""
-    icmp, encapsulation = request.param
+    routers, encapsulation = request.param.split()
+    icmp = routers == "icmp"
     if not icmp and nft_path() is None:
         pytest.skip("nft is not installed: the routers cannot be silenced")
     with built(nic=NicSettings(encapsulation=encapsulation)) as bed, routed(bed, MTUS[0], icmp=icmp):
         yield bed, icmp
 
 
-@pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
+@pytest.mark.parametrize(("path", "version"), by_day(PATHS, BY_DAY), indirect=["path"])
 def test_a_tagged_stream_finds_its_size_on_a_narrow_path(
-    path: tuple[Testbed, bool], values: Values, ipv6: bool
+    path: tuple[Testbed, bool], values: Values, version: int
 ) -> None:
     bed, icmp = path
     for mtu in MTUS if icmp else SILENT_MTUS:
         for netns, device in ((bed.plan.switch_netns, "mid0"), (f"no-{bed.plan.run_id}-r1", "mid1")):
             ip("-n", netns, "link", "set", device, "mtu", str(mtu))
         before = counters(bed)["tx_path_limits"]
-        found = measure_path(bed, values, OCTETS, ipv6=ipv6, black_hole=not icmp)
+        found = measure_path(bed, values, OCTETS, ipv6=version == 6, black_hole=not icmp)
         print(f"MTU {mtu}: tagged {found.tagged_s:.2f} s, untagged {found.untagged_s:.2f} s")
         assert found.wrong == 0
         assert found.compressed_octets > 0.9 * OCTETS

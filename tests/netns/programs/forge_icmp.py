@@ -61,7 +61,6 @@ PORT: Final = 7600
 TCPI_PMTU: Final = slice(60, 64)
 TCPI_BYTES_ACKED: Final = slice(120, 128)
 """``tcpi_pmtu`` and ``tcpi_bytes_acked`` in ``struct tcp_info`` (linux/tcp.h)."""
-LOOK_S: Final = 1.5
 SETTLE_S: Final = 1.5
 
 
@@ -313,23 +312,23 @@ def _mac(netns: str, device: str) -> bytes:
     return bytes.fromhex(json.loads(ip("-n", netns, "-j", "link", "show", device))[0]["address"].replace(":", ""))
 
 
-def measure(scene: Scene, error: str, quote: str, count: int, seed: int) -> dict[str, object]:
+def measure(scene: Scene, error: str, quote: str, args: argparse.Namespace, seed: int) -> dict[str, object]:
     """Return what some errors of one kind change."""
     before, counted = scene.state(), counters(scene.bed)
-    share_before = scene.share_on_wire(LOOK_S)
-    forging = threading.Thread(target=scene.forge, args=(error, quote, count, seed))
+    share_before = scene.share_on_wire(args.look_s)
+    forging = threading.Thread(target=scene.forge, args=(error, quote, args.count, seed))
     forging.start()
     seen = [scene.state() for _ in range(3)]
-    share_meanwhile = scene.share_on_wire(LOOK_S)
+    share_meanwhile = scene.share_on_wire(args.look_s)
     forging.join()
     seen.append(scene.state())
-    share_after = scene.share_on_wire(LOOK_S)
+    share_after = scene.share_on_wire(args.look_s)
     changes = {name: number - counted.get(name, 0) for name, number in counters(scene.bed).items()}
     changed = sorted({name for look in seen for name, value in look.items() if value != before[name]})
     return {
         "error": error,
         "quotes": quote,
-        "count": count,
+        "count": args.count,
         "changed": changed,
         "before": before,
         "after": seen[-1],
@@ -354,7 +353,7 @@ def rows(args: argparse.Namespace) -> Iterator[dict[str, object]]:
                 raise RuntimeError("this kernel has no IPv6")
             with third_host(bed) as netns, Scene(bed, netns, args.version) as scene:
                 time.sleep(SETTLE_S)
-                yield {"version": args.version, **measure(scene, error, quote, args.count, next(numbers))}
+                yield {"version": args.version, **measure(scene, error, quote, args, next(numbers))}
 
 
 def main() -> int:
@@ -365,6 +364,7 @@ def main() -> int:
     parser.add_argument("--encapsulation", choices=["udp", "ipcomp"], default="udp", help="of the victim's blocks")
     parser.add_argument("--errors", nargs="*", choices=list(ERRORS), help="only these")
     parser.add_argument("--share-change-max", type=float, default=0.1, help="more octets on the wire, relative")
+    parser.add_argument("--look-s", type=float, default=1.5, help="for which the wire is watched, three times")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     failed = False
