@@ -14,6 +14,10 @@ from scapy.utils import checksum
 
 from netoffload.wire import vnet
 from netoffload.wire.checksum import ones_sum
+from netoffload.wire.ethernet import ETHERTYPE_IPV6, Ethernet, parse_ethernet
+from netoffload.wire.ipv4 import Ipv4, parse_ipv4
+from netoffload.wire.ipv6 import Ipv6, parse_ipv6
+from netoffload.wire.tcp import Tcp, parse_tcp
 
 MSS = 1448
 IPV4_ADDRESSES = "10.9.0.1", "10.9.0.2"
@@ -73,3 +77,16 @@ def _headers(flags: str, tos: int, options: tuple[tuple[str | int, object], ...]
     network.src, network.dst = addresses[::-1] if to_client else addresses
     segment = TCP(flags=flags, options=list(options), chksum=0)
     return bytes(Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / network / segment)
+
+
+def parsed(frame: bytes) -> tuple[vnet.Vnet, Ethernet, Ipv4 | Ipv6, bytes]:
+    """Return the headers of a frame, and the octets behind them."""
+    header, octets = vnet.parse_vnet(frame)
+    ethernet, rest = parse_ethernet(octets)
+    ip, payload = parse_ipv6(rest) if ethernet.ethertype == ETHERTYPE_IPV6 else parse_ipv4(rest)
+    return header, ethernet, ip, payload
+
+
+def tcp_of(frame: bytes) -> tuple[Tcp, bytes]:
+    """Return TCP header and payload of a frame."""
+    return parse_tcp(parsed(frame)[3])

@@ -13,18 +13,9 @@ from netoffload.wire.capability import OPTION_LEN, emit_capability
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.offload import parse_block
 from tests.engine.frames import MSS, make_segment
-from tests.engine.nic_pair import FIRST_NONCE, Nic, connect
+from tests.engine.nic_pair import FAMILIES, FIRST_NONCE, ISN, Nic, connected
 
-ISN = 1000
 PAYLOAD = np.random.default_rng(3).normal(0, 0.02, 16_000).astype(np.float32).tobytes()
-FAMILIES = pytest.mark.parametrize("ipv6", [False, True])
-
-
-def connected(ipv6: bool = False, **settings: bool | int) -> tuple[Nic, Nic]:
-    """A client's NIC with these settings, and its peer's."""
-    client, server = Nic(**settings), Nic()  # type: ignore[arg-type]
-    connect(client, server, ISN, ipv6=ipv6)
-    return client, server
 
 
 def datagrams_of(frame: bytes) -> list[bytes]:
