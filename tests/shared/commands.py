@@ -33,6 +33,15 @@ def netoffload(*words: str, env: Mapping[str, str] | None = None) -> Done:
         return _called(main, words, env)
 
 
+def refusal(*words: str, exit_code: int = 2) -> str:
+    """The line with which ``netoffload WORDS`` is refused, and which is all that it prints."""
+    done = netoffload(*words)
+    assert (done.returncode, done.stdout) == (exit_code, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("netoffload: ")
+    return line
+
+
 def netoffloadd(*words: str, env: Mapping[str, str] | None = None) -> Done:
     """``netoffloadd WORDS``, here: for what is refused before it opens anything."""
     from netoffload_daemon.__main__ import main
