@@ -20,7 +20,9 @@ STUCK_S = 90
 """Ranks that take longer say where they are."""
 
 
-def error_of(call: Callable[[], Any], kind: type[BaseException] = dist.DistBackendError) -> str:
+def error_of(
+    call: Callable[[], Any], kind: type[BaseException] | tuple[type[BaseException], ...] = dist.DistBackendError
+) -> str:
     """Return the text of the error that a call raises."""
     try:
         call()
