@@ -27,6 +27,7 @@ def rendezvous_of(kind: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("door", "fault", "rendezvous"),
     [
@@ -43,7 +44,7 @@ def test_the_next_attempt_finishes_through_every_door(door: str, fault: str, ren
         [sys.executable, *words],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=180,
         check=False,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
     )
