@@ -1,12 +1,11 @@
 """Fixtures and settings of every test."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,9 +41,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark cases that ``covering`` leaves out as slow; as plain Python they do not run. Leave out the night's tests."""
+    """Mark the tests of ``netns``, and as slow what ``covering`` leaves out; leave out the night's tests; sort."""
     grids: dict[tuple[str, int], list[Any]] = {}
     for item in items:
+        if item.path.parent.name == "netns":
+            item.add_marker("netns")
         marker = item.get_closest_marker("covering")
         if marker is not None:
             grids.setdefault((item.nodeid.partition("[")[0], *marker.args), []).append(item)
@@ -52,6 +53,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         nightly = [item for item in items if item.get_closest_marker("night")]
         items[:] = [item for item in items if item not in nightly]
         config.hook.pytest_deselected(items=nightly)
+    # A test that may take long begins early: at the end, the other workers would wait for it.
+    longest_s: dict[Path, float] = {}
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        longest_s[item.path] = max(longest_s.get(item.path, 0), limit.args[0] if limit else 0)
+    items.sort(key=lambda item: -longest_s[item.path])
     left_out: set[pytest.Item] = set()
     for (_, strength), cases in grids.items():
         left_out.update(not_in_covering_array(cases, strength))

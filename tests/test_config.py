@@ -1,7 +1,5 @@
 """How users write rates, sizes, bounds and choices, and which texts are refused."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

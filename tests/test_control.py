@@ -1,7 +1,5 @@
 """Both halves of the control socket, over a real socket."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Links of the documentation lead somewhere, tables match the code, docstrings name what exists."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import re

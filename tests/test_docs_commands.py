@@ -1,7 +1,5 @@
 """Command lines, programs and tables that readers copy out of the documentation work."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import os

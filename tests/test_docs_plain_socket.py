@@ -1,7 +1,5 @@
 """The example plain_socket.py with wrong arguments or no peer: one clear line (its data: tests/netns)."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

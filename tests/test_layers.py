@@ -3,8 +3,6 @@
 Imports point down, never sideways. A module's layer is its package below ``netoffload``, or its top-level package.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """A process's standard error: as JSON, every line is one object, also a traceback."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from pathlib import Path

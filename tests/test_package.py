@@ -1,7 +1,5 @@
 """The wheel, installed in a fresh environment that has only the packages of an extra."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The documentation site: it builds without a broken link, and generated pages follow their sources."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

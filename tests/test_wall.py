@@ -1,7 +1,5 @@
 """The product without its laboratory: a copy of the sources from which ``netoffload/lab`` is removed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A NIC of a testbed without root: the real engine, journal and control commands, but no devices."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

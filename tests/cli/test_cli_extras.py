@@ -1,7 +1,5 @@
 """If a package of an extra is missing, one line names it before anything is built."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

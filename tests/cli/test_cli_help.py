@@ -1,7 +1,5 @@
 """Help, Tab completion and manual pages follow the commands; help and Tab do not import them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

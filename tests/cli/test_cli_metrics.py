@@ -1,7 +1,5 @@
 """Prometheus metrics: valid by the exposition format, complete, and served to well-behaved and other clients."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -27,7 +25,7 @@ from netoffload_daemon import metrics
 from netoffload_daemon.control import make_handlers
 from tests.cli.watched_nic import Cli, port_of
 from tests.engine.nic_pair import Nic
-from tests.shared.commands import netoffload, netoffloadd
+from tests.shared.commands import netoffload, netoffloadd, running_nic
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
@@ -177,21 +175,13 @@ def test_a_running_nic_is_scraped(wire: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = taken.getsockname()[1]
     devices = ["--host", "tap:novis0", "--ephemeral", "--wire", "w0", "--wire-netns", wire]
-    arguments = [*devices, "--metrics-port", str(free), "--log-format", "json", "--ready-fd"]
-    reader, writer = os.pipe()
-    command = [sys.executable, "-m", "netoffload_daemon", *arguments, str(writer)]
-    with subprocess.Popen(command, pass_fds=[writer], stderr=subprocess.PIPE) as daemon:
-        os.close(writer)
-        try:
-            assert os.read(reader, 6) == b"ready\n"
-            (info,) = [labels for name, labels in parse(scrape(free)) if name == "netoffload_info"]
-            assert 'host="tap:novis0",wire="w0",codec="inceptionn",bound_k="10"' in info
-            daemon.terminate()
-            said = daemon.communicate(timeout=10)[1]
-            assert daemon.returncode == 0
-        finally:
-            os.close(reader)
-            daemon.kill()
+    arguments = [*devices, "--metrics-port", str(free), "--log-format", "json"]
+    with running_nic(arguments, stderr=subprocess.PIPE) as daemon:
+        (info,) = [labels for name, labels in parse(scrape(free)) if name == "netoffload_info"]
+        assert 'host="tap:novis0",wire="w0",codec="inceptionn",bound_k="10"' in info
+        daemon.terminate()
+        said = daemon.communicate(timeout=10)[1]
+        assert daemon.returncode == 0
     forwarding, stopped = (line for line in map(json.loads, said.splitlines()) if line["event"] != "compiling")
     assert {"event": "forwarding", "host": "tap:novis0", "wire": "w0", "bound_k": 10}.items() <= forwarding.items()
     assert (stopped["event"], stopped["level"], stopped["exit_code"]) == ("stopped", "info", 0)

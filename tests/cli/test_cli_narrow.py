@@ -1,7 +1,5 @@
 """A narrow terminal and a file show every number whole."""
 
-from __future__ import annotations
-
 import io
 import os
 import platform

@@ -1,7 +1,5 @@
 """A NIC option is one field, from which commands, documentation and the NIC's process take it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Output that takes nothing gets one clear line and no traceback; a line in a file stays a line."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import os

@@ -1,7 +1,5 @@
 """``netoffload run`` refuses wrong programs before it builds anything."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

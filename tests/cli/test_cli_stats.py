@@ -1,7 +1,5 @@
 """``netoffload stats`` on a NIC whose traffic is known."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

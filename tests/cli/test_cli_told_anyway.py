@@ -1,7 +1,5 @@
 """Long commands report their findings even if an error or a signal ends them."""
 
-from __future__ import annotations
-
 import pytest
 
 from netoffload.cli.app import Interrupted, told_anyway

@@ -1,7 +1,5 @@
 """A NIC to watch without root: the real engine with known traffic."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cache of compiled kernels: in a folder that only its user can write, and without old files."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Which kernels a CPU gets, and what it is told where it cannot run the ones that are asked for."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The whole-array interface, the registry, and the codecs' promises about values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Every kernel against the slow oracle, to the bit."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

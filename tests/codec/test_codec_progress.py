@@ -1,7 +1,5 @@
 """What a process says while it compiles kernels."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,9 +1,8 @@
 """Every collective over threads, with exact channels and with the codec in them, against the oracle, bit for bit."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -46,6 +45,15 @@ every_value = pytest.mark.covering(1)
 every_pair = pytest.mark.covering(2)
 
 
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def every_case(test: Test) -> Test:
+    """Every size, every count, tagged or not."""
+    found: Test = every_value(by_size(by_count(by_tag(test))))
+    return found
+
+
 def round_trip(values: Float32Array) -> Float32Array:
     return CODEC.round_trip(values, BOUND_K)
 
@@ -78,14 +86,8 @@ def uneven(count: int, size: int) -> list[int]:
 def test_ring_with_every_operation(size: int, count: int, tagged: bool, operation: Operation) -> None:
     def body(exchange: InProcessExchange) -> Float32Array:
         values = values_of(exchange.rank, count)
-        ring_allreduce(
-            exchange,
-            values,
-            tagged=tagged,
-            operation=operation,
-            quantise=quantise if tagged else None,
-            chunk_floats=CHUNK,
-        )
+        own = quantise if tagged else None
+        ring_allreduce(exchange, values, tagged=tagged, operation=operation, quantise=own, chunk_floats=CHUNK)
         return values
 
     vectors = [values_of(rank, count) for rank in range(size)]
@@ -93,10 +95,7 @@ def test_ring_with_every_operation(size: int, count: int, tagged: bool, operatio
     assert run(size, body, tagged) == [expected.tobytes()] * size
 
 
-@every_value
-@by_size
-@by_count
-@by_tag
+@every_case
 def test_reduce_scatter_in_uneven_parts(size: int, count: int, tagged: bool) -> None:
     spans = consecutive(uneven(count, size))
     total = spans[-1].stop
@@ -112,10 +111,7 @@ def test_reduce_scatter_in_uneven_parts(size: int, count: int, tagged: bool) -> 
     assert run(size, body, tagged) == [block.tobytes() for block in expected]
 
 
-@every_value
-@by_size
-@by_count
-@by_tag
+@every_case
 def test_allgather_of_uneven_parts_with_gaps(size: int, count: int, tagged: bool) -> None:
     counts = uneven(count, size)
     spans = [Span(span.start + rank, span.stop + rank) for rank, span in enumerate(consecutive(counts))]
@@ -134,10 +130,7 @@ def test_allgather_of_uneven_parts_with_gaps(size: int, count: int, tagged: bool
     assert run(size, body, tagged) == [expected.tobytes()] * size
 
 
-@every_value
-@by_size
-@by_count
-@by_tag
+@every_case
 def test_broadcast_and_reduce_from_and_to_every_root(size: int, count: int, tagged: bool) -> None:
     for root in {0, size // 2, size - 1}:
 
@@ -159,10 +152,7 @@ def test_broadcast_and_reduce_from_and_to_every_root(size: int, count: int, tagg
         assert run(size, up, tagged)[root] == total.tobytes()
 
 
-@every_value
-@by_size
-@by_count
-@by_tag
+@every_case
 def test_gather_scatter_and_alltoall_in_uneven_parts(size: int, count: int, tagged: bool) -> None:
     counts = uneven(count, size)
     spans, root = consecutive(counts), size - 1
@@ -184,16 +174,9 @@ def test_gather_scatter_and_alltoall_in_uneven_parts(size: int, count: int, tagg
 
     def swap(exchange: InProcessExchange) -> Float32Array:
         # Rank r sends counts[q] floats to every rank q, so it receives counts[r] from every one.
-        mine = counts[exchange.rank]
+        source, mine = values_of(exchange.rank, total), counts[exchange.rank]
         target = np.zeros(size * mine, np.float32)
-        alltoall(
-            exchange,
-            values_of(exchange.rank, total),
-            spans,
-            target,
-            consecutive([mine] * size),
-            tagged=tagged,
-        )
+        alltoall(exchange, source, spans, target, consecutive([mine] * size), tagged=tagged)
         return target
 
     parts = [hop(values_of(rank, counts[rank]), rank != root) for rank in range(size)]
@@ -235,10 +218,7 @@ def test_hierarchies(size: int, groups: list[list[int]], count: int, tagged: boo
     assert run(size, body, tagged) == [expected.tobytes()] * size
 
 
-@every_value
-@by_size
-@by_count
-@by_tag
+@every_case
 def test_aggregator_that_works_too(size: int, count: int, tagged: bool) -> None:
     def body(exchange: InProcessExchange) -> Float32Array:
         values = values_of(exchange.rank, count)

@@ -1,7 +1,5 @@
 """Payload exchanges with threads as ranks: each rank gets the right octets, and a ring adds lossy blocks as it must."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Values for benchmarks, from a distribution or a file: the same in every run, different on every rank."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

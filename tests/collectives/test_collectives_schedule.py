@@ -1,7 +1,5 @@
 """The schedules, for any number of ranks, without a transport."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

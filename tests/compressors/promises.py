@@ -7,8 +7,6 @@ is the worker's gradient, clipped at c of its own standard deviations. QSGD (Jia
 ratio q is at most min(N / (4 s^2), sqrt(N) / s) for all values.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json
@@ -44,11 +42,8 @@ SPREAD: Final = 5.0
 class MeanCheck:
     """The distance between the mean of a worker's draws and its clipped gradient, in standard errors z.
 
-    Attributes:
-        worker: the worker's number; the last one is the server's mean over all workers.
-        values: how many values were judged: those whose mean is nearly normal.
-        largest_z: the largest z of these values.
-        mean_square: the mean of z^2; 1 if only chance is left.
+    The last worker is the server's mean over all of them. ``values`` counts those whose mean is nearly normal.
+    ``mean_square``, the mean of z^2, is 1 if only chance is left.
     """
 
     worker: int
@@ -79,13 +74,7 @@ class BoundCheck:
 
 
 def ternary_means(gradients: list[Float32Array], draws: int, *, seed: int = 1) -> list[MeanCheck]:
-    """Draw ternary vectors with shared scalers many times and judge each worker's mean, and the server's.
-
-    Args:
-        gradients: float32[n] of each worker, one layer.
-        draws: number of draws.
-        seed: seed of the randomness.
-    """
+    """Judge the mean of many ternary vectors of one layer of each worker, with shared scalers, and the server's."""
     method, layout, workers = TernGrad(), Layout.flat(gradients[0].size), len(gradients)
     states = [method.make_state(layout, seed=seed, rank=rank) for rank in range(workers)]
     own = [method.scalers(values, state) for values, state in zip(gradients, states, strict=True)]
@@ -118,13 +107,7 @@ def _judged(worker: int, error: Float64Array, variance: Float64Array, draws: int
 
 
 def qsgd_bound(values: Float32Array, *, batch: int, seed: int = 1) -> BoundCheck:
-    """Encode and decode one layer with s = sqrt(m N) / 2 and return its variance ratio; takes 18 octets per value.
-
-    Args:
-        values: float32[n], not all 0.
-        batch: m, samples in a worker's batch.
-        seed: seed of the randomness.
-    """
+    """Encode a layer for batches of m, s = sqrt(m N) / 2; return its variance ratio. Takes 18 octets per value."""
     method, layout = Qsgd(rule="mn", batch=batch, norm="l2", bucket=0), Layout.flat(values.size)
     levels = float(method.levels_of(layout.groups())[0])
     decoded = method.decode(method.encode(values, method.make_state(layout, seed=seed)), layout)

@@ -1,7 +1,5 @@
 """Every method's payload has the oracle's octets and the promised size, and other payloads are refused."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 
@@ -74,18 +72,25 @@ def without_large(values: np.ndarray, layout: Layout, compressor: Qsgd) -> tuple
     return rest, np.flatnonzero(rest != values)
 
 
+def ternary_of(
+    compressor: TernGrad, values: np.ndarray, state: State
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """(the groups' bounds; their scalers; the codes; how many values are coded)."""
+    sizes = state.layout.sizes
+    layout = Layout(sizes[: len(sizes) - compressor.exempt])
+    bounds, coded = layout.groups(compressor.bucket), values[: layout.count]
+    scalers = group_scalers_exact(coded, bounds, Scale.LARGEST, compressor.clip_factor)
+    return bounds, scalers, round_exact(coded, bounds, scalers, np.ones_like(scalers), state.key()), layout.count
+
+
 def oracle_payload(compressor: Compressor, values: np.ndarray, state: State) -> bytes:
     """The payload, put together from the oracles."""
     header = struct.pack("<BBBBI", 0xC7, 1, compressor.method_id, compressor.flags, values.size)
     if isinstance(compressor, TernGrad):
-        sizes = state.layout.sizes
-        ternary = Layout(sizes[: len(sizes) - compressor.exempt])
-        bounds, coded = ternary.groups(compressor.bucket), values[: ternary.count]
-        scalers = group_scalers_exact(coded, bounds, Scale.LARGEST, compressor.clip_factor)
-        codes = round_exact(coded, bounds, scalers, np.ones_like(scalers), state.key())
+        _, scalers, codes, count = ternary_of(compressor, values, state)
         trits = np.where(codes > 0, codes - 1, 0)
         stream = packing.pack_exact(codes, 2) if compressor.packing == "bits" else packing.pack_trits_exact(trits)
-        return header + scalers.tobytes() + stream + values[ternary.count :].tobytes()
+        return header + scalers.tobytes() + stream + values[count:].tobytes()
     assert isinstance(compressor, Qsgd)
     bounds = state.layout.groups(compressor.bucket)
     levels = compressor.levels_of(bounds)
@@ -113,13 +118,8 @@ def oracle_payload(compressor: Compressor, values: np.ndarray, state: State) -> 
 def oracle_values(compressor: Compressor, values: np.ndarray, state: State) -> np.ndarray:
     """What the payload stands for."""
     if isinstance(compressor, TernGrad):
-        sizes = state.layout.sizes
-        ternary = Layout(sizes[: len(sizes) - compressor.exempt])
-        bounds, coded = ternary.groups(compressor.bucket), values[: ternary.count]
-        scalers = group_scalers_exact(coded, bounds, Scale.LARGEST, compressor.clip_factor)
-        ones = np.ones_like(scalers)
-        made = values_exact(round_exact(coded, bounds, scalers, ones, state.key()), bounds, scalers, ones)
-        return np.concatenate((made, values[ternary.count :]))
+        bounds, scalers, codes, count = ternary_of(compressor, values, state)
+        return np.concatenate((values_exact(codes, bounds, scalers, np.ones_like(scalers)), values[count:]))
     assert isinstance(compressor, Qsgd)
     bounds = state.layout.groups(compressor.bucket)
     levels, scalers = compressor.levels_of(bounds), group_scalers_exact(values, bounds, NORMS[compressor.norm])

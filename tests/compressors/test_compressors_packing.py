@@ -1,7 +1,5 @@
 """Codes and octets: every width, ternary digits, Elias codes; kernels against their oracles."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

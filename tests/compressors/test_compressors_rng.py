@@ -1,7 +1,5 @@
 """The random words: the kernel gives the specified ones, and rounding sees no pattern in them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

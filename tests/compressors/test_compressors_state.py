@@ -1,7 +1,5 @@
 """Layouts, states that are saved and restored, error feedback, and methods by name."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -27,7 +25,10 @@ def test_a_layout_knows_its_offsets_and_groups() -> None:
             Layout(sizes)
 
 
-@pytest.mark.parametrize("spec", registry.specs())
+MORE_SPECS = ("8bit:type=linear,bucket=32", "wgt:threshold=0.02", "bgt:threshold=0.02", "qgt:threshold=0.02")
+
+
+@pytest.mark.parametrize("spec", [*registry.specs(), *MORE_SPECS])
 @pytest.mark.parametrize("error_feedback", [False, True])
 def test_a_restored_state_goes_on_bit_for_bit(spec: str, error_feedback: bool) -> None:
     compressor = registry.parse(spec)
@@ -57,7 +58,7 @@ def test_a_state_that_is_not_ours_is_refused() -> None:
             State.from_bytes(wrong, layout)
 
 
-@pytest.mark.parametrize("spec", ["terngrad", "qsgd:norm=l2", "qsgd:coding=omega", "nic"])
+@pytest.mark.parametrize("spec", ["terngrad", "qsgd:norm=l2", "qsgd:coding=omega", "nic", *MORE_SPECS[:2]])
 def test_error_feedback_keeps_what_was_not_sent(spec: str) -> None:
     compressor = registry.parse(spec)
     state = compressor.make_state(LAYOUT, error_feedback=True)

@@ -1,7 +1,5 @@
 """The papers' claims about TernGrad and QSGD, on numbers with fixed seeds."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import pairwise

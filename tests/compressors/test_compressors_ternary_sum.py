@@ -1,7 +1,5 @@
 """Scaler sharing and the way back: the mean of N ternary gradients in 2 N + 1 levels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,9 +1,5 @@
 """How the loop treats frames that are on their way when it has to stop; Unix sockets replace the devices."""
 
-from __future__ import annotations
-
-import os
-import socket
 import threading
 import time
 
@@ -11,13 +7,11 @@ import numba
 import pytest
 
 from netoffload.engine.counters import Counter
-from netoffload.engine.flows import make_flows
 from netoffload.faults import FaultSettings
 from netoffload.wire.vnet import VNET_LEN
 from netoffload_daemon.__main__ import compile_loop
-from netoffload_daemon.loop import serve
-from netoffload_daemon.port import RX, TX, Port, make_port, make_settings
 from netoffload_daemon.trouble import STOPPED
+from tests.daemon.port_bench import Bench
 from tests.engine.nic_pair import Nic
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the loop calls libc from compiled code")
@@ -26,18 +20,11 @@ FRAMES = [bytes(VNET_LEN) + bytes([number]) * 60 for number in range(6)]
 ENGINE = Nic(in_udp=True, bundles=True).settings
 
 
-class Bench:
-    """A host with frames to send, a wire whose far end is ours, and a stop that has been given already."""
+class Draining(Bench):
+    """A host with frames to send, and a stop that has been given already."""
 
     def __init__(self, faults: FaultSettings) -> None:
-        self.settings = make_settings(faults)
-        self.host, self.hosts_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.wire, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        for end in (self.host, self.wire):
-            end.setblocking(False)
-        devices = self.host.fileno(), self.wire.fileno()
-        self.port: Port = make_port(ENGINE, make_flows(), faults, devices=devices)
-        self.event = os.eventfd(1)
+        super().__init__(ENGINE, faults, is_stopped=True)
         for frame in FRAMES:
             self.hosts_end.send(frame)
 
@@ -51,14 +38,6 @@ class Bench:
         except BlockingIOError:
             return count
 
-    def serve(self) -> int:
-        return int(serve(self.event, TX | RX, self.settings, self.port))
-
-    def close(self) -> None:
-        for end in (self.host, self.hosts_end, self.wire, self.far_end):
-            end.close()
-        os.close(self.event)
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
@@ -67,7 +46,7 @@ def _compiled() -> None:
 
 
 def test_a_full_wire_is_waited_for() -> None:
-    bench = Bench(FaultSettings())
+    bench = Draining(FaultSettings())
     before = bench.fill_wire()
     got: list[bytes] = []
 
@@ -88,7 +67,7 @@ def test_a_full_wire_is_waited_for() -> None:
 
 
 def test_held_frames_are_waited_for() -> None:
-    bench = Bench(FaultSettings(delay_ns=20_000_000))
+    bench = Draining(FaultSettings(delay_ns=20_000_000))
     assert bench.serve() == STOPPED
     assert [bench.far_end.recv(2000)[VNET_LEN:] for _ in FRAMES] == [frame[VNET_LEN:] for frame in FRAMES]
     assert bench.port.nic.counters[Counter.DROP_WIRE_FULL] == 0
@@ -97,7 +76,7 @@ def test_held_frames_are_waited_for() -> None:
 
 @pytest.mark.slow
 def test_a_wire_that_stays_full_costs_the_frames_and_they_are_counted() -> None:
-    bench = Bench(FaultSettings())
+    bench = Draining(FaultSettings())
     bench.fill_wire()
     assert bench.serve() == STOPPED
     assert bench.port.nic.counters[Counter.DROP_WIRE_FULL] == len(FRAMES)

@@ -1,7 +1,5 @@
 """The fault stage on invented frames: its rates, its seed, and the frames behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from typing import Any

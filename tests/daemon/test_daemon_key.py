@@ -1,7 +1,5 @@
 """The file of a key: two forms, readable only by its owner, and one clear line for every other file."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lines for the operator while a NIC runs: what causes one, and that it does not come again at once."""
 
-from __future__ import annotations
-
 import pytest
 
 from netoffload.engine.counters import Counter

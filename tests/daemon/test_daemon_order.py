@@ -1,7 +1,5 @@
 """The loop against the engine alone: with any batches, the same octets in order. Unix sockets replace the devices."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading
@@ -12,13 +10,11 @@ import numpy as np
 import pytest
 
 from netoffload.engine.counters import Counter
-from netoffload.engine.flows import make_flows
 from netoffload.engine.nic import REBUILT_BATCH
 from netoffload.faults import FaultSettings
 from netoffload_daemon.__main__ import compile_loop
-from netoffload_daemon.loop import serve
-from netoffload_daemon.port import RX, TX, make_port, make_settings
 from netoffload_daemon.trouble import STOPPED
+from tests.daemon.port_bench import Bench
 from tests.engine.frames import make_segment
 from tests.engine.nic_pair import Nic, connect
 
@@ -35,28 +31,20 @@ def _compiled() -> None:
     compile_loop()
 
 
-class Bench:
-    """A port between two socket pairs, and the engine's settings."""
+class Running(Bench):
+    """A port, its NIC without devices, and the NIC at the far end."""
 
     def __init__(self, faults: FaultSettings | None = None, **engine: int) -> None:
-        faults = faults or FaultSettings()
         chosen = {"mtu": 1500, "per_segment": 0, "in_udp": 0, "bundles": 0} | engine
         per_segment, in_udp, bundles = (bool(chosen[name]) for name in ("per_segment", "in_udp", "bundles"))
         self.nic = Nic(10, chosen["mtu"], per_segment, in_udp, bundles)
-        self.settings = make_settings(faults)
-        self.host, self.hosts_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.wire, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        for end in (self.host, self.wire):
-            end.setblocking(False)
-        devices = self.host.fileno(), self.wire.fileno()
-        self.port = make_port(self.nic.settings, make_flows(), faults, devices=devices)
+        super().__init__(self.nic.settings, faults or FaultSettings(), is_stopped=False)
         for end in (self.hosts_end, self.far_end):
             end.settimeout(20)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
-        self.peer = Nic(in_udp=bool(chosen["in_udp"]))
-        connect(self.nic, self.peer, ISN)
+        self.peer = Nic(in_udp=in_udp)
+        connect(self.nic, self.peer)
         self.port.nic.flows[:] = self.nic.table
-        self.event = os.eventfd(0)
 
     def run(self, enter: socket.socket, leave: socket.socket, frames: list[bytes], expected: int) -> list[bytes]:
         """Send frames into one end while the loop runs, and return as many as are expected at the other."""
@@ -75,21 +63,13 @@ class Bench:
             loop.join()
             assert results == [STOPPED]
 
-    def serve(self) -> int:
-        return int(serve(self.event, TX | RX, self.settings, self.port))
-
-    def close(self) -> None:
-        for end in (self.host, self.hosts_end, self.wire, self.far_end):
-            end.close()
-        os.close(self.event)
-
 
 @pytest.fixture
-def make_bench() -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
+def make_bench() -> Iterator[Callable[..., Running]]:
+    made: list[Running] = []
 
-    def make(faults: FaultSettings | None = None, **engine: int) -> Bench:
-        made.append(Bench(faults, **engine))
+    def make(faults: FaultSettings | None = None, **engine: int) -> Running:
+        made.append(Running(faults, **engine))
         return made[-1]
 
     yield make
@@ -112,7 +92,7 @@ def segments(lengths: list[int]) -> list[bytes]:
 
 
 def test_a_nic_that_stood_still_reads_its_host_before_it_sends_lent_octets(
-    make_bench: Callable[..., Bench],
+    make_bench: Callable[..., Running],
 ) -> None:
     bench = make_bench()
     octets = np.random.default_rng(3).normal(0, 0.02, 350).astype(np.float32).tobytes()
@@ -141,14 +121,14 @@ def test_a_nic_that_stood_still_reads_its_host_before_it_sends_lent_octets(
     ],
     ids=str,
 )
-def test_host_to_wire(make_bench: Callable[..., Bench], engine: dict[str, int]) -> None:
+def test_host_to_wire(make_bench: Callable[..., Running], engine: dict[str, int]) -> None:
     bench = make_bench(**engine)
     frames = segments([16000, 0, 3, 16000, 0, 0, 5000, 16000, 16000, 0, 362, 16000, 16000, 16000, 0] * 3)
     wanted = [sent for frame in frames for sent in bench.nic.from_host(frame)]
     assert bench.run(bench.hosts_end, bench.far_end, frames, len(wanted)) == wanted
 
 
-def test_wire_to_host(make_bench: Callable[..., Bench]) -> None:
+def test_wire_to_host(make_bench: Callable[..., Running]) -> None:
     bench = make_bench()
     bench.port.nic.flows[:] = bench.peer.table
     lengths = [200] * (REBUILT_BATCH + 2) + [0] + [200] * (REBUILT_BATCH - 1) + [0, 0, 200]
@@ -159,7 +139,7 @@ def test_wire_to_host(make_bench: Callable[..., Bench]) -> None:
 
 
 @pytest.mark.parametrize("faults", [FaultSettings(loss=1.0), FaultSettings(delay_ns=50_000_000)], ids=["loss", "delay"])
-def test_the_fault_stage_does_not_fill_the_line(make_bench: Callable[..., Bench], faults: FaultSettings) -> None:
+def test_the_fault_stage_does_not_fill_the_line(make_bench: Callable[..., Running], faults: FaultSettings) -> None:
     bench = make_bench(faults)
     frames = segments([16000] * 30)
     whole = Nic()

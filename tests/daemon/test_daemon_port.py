@@ -1,7 +1,5 @@
 """Buffers are laid out as the vector kernels need them."""
 
-from __future__ import annotations
-
 import pytest
 
 from netoffload.codec.kernels import DECODE_SLACK

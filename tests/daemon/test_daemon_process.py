@@ -1,7 +1,5 @@
 """The NIC as a process: wrong arguments, and a life between a real TAP and a real wire (traffic: tests/netns)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -11,7 +9,7 @@ import pytest
 
 from netoffload.devices.packet import takes_bundles
 from netoffload.netlink import Namespace
-from tests.shared.commands import netoffloadd
+from tests.shared.commands import netoffloadd, running_nic
 
 DAEMON = [sys.executable, "-m", "netoffload_daemon"]
 needs_root = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/net/tun"), reason="needs root and TUN")
@@ -84,26 +82,13 @@ def test_ready_control_and_stop(wire: str, tmp_path: Path) -> None:
 
     control = tmp_path / "nic.sock"
     words = ["--host", "tap:nottest0", "--ephemeral", "--wire", "w0", "--wire-netns", wire, "--control", str(control)]
-    reader, writer = os.pipe()
-    with subprocess.Popen(
-        [*DAEMON, *words, "--ready-fd", str(writer)],
-        pass_fds=[writer],
-        stderr=subprocess.PIPE,
-    ) as nic:
-        os.close(writer)
-        try:
-            assert os.read(reader, 6) == b"ready\n"
-            info = request(control, "info")
-            assert (info["pid"], info["codec"], info["bound_k"]) == (nic.pid, "inceptionn", 10)
-            assert len(request(control, "counters")["counters"]) == len(MEANING)
-            assert request(control, "flows") == {"flows": []}
-            assert request(control, "stop") == {}
-            assert nic.wait(timeout=10) == 0
-        finally:
-            os.close(reader)
-            nic.kill()
-        assert nic.stderr is not None
-        assert nic.stderr.read() == b""
+    with running_nic(words, stderr=subprocess.PIPE) as nic:
+        info = request(control, "info")
+        assert (info["pid"], info["codec"], info["bound_k"]) == (nic.pid, "inceptionn", 10)
+        assert len(request(control, "counters")["counters"]) == len(MEANING)
+        assert request(control, "flows") == {"flows": []}
+        assert request(control, "stop") == {}
+        assert (nic.communicate(timeout=10)[1], nic.returncode) == ("", 0)
     with pytest.raises(ControlError):  # the file may stay, because nobody may remove it; see netns/privileges
         request(control, "info")
     assert "nottest0" not in os.listdir("/sys/class/net")
@@ -121,18 +106,9 @@ def test_a_tap_beside_its_wire_is_warned_of(wire: str, tmp_path: Path, host: str
     control = tmp_path / "nic.sock"
     words = ["--host", host, "--host-netns", wire, "--wire", "w0", "--wire-netns", wire, "--control", str(control)]
     words.append("--ephemeral")
-    reader, writer = os.pipe()
-    with subprocess.Popen(
-        [*DAEMON, *words, "--ready-fd", str(writer)], pass_fds=[writer], stderr=subprocess.PIPE, text=True
-    ) as nic:
-        os.close(writer)
-        try:
-            assert os.read(reader, 6) == b"ready\n"
-            request(control, "stop")
-            said = nic.communicate(timeout=10)[1].splitlines()
-        finally:
-            os.close(reader)
-            nic.kill()
+    with running_nic(words, stderr=subprocess.PIPE) as nic:
+        request(control, "stop")
+        said = nic.communicate(timeout=10)[1].splitlines()
     assert (nic.returncode, len(said)) == (0, lines)
     assert all("tap:t0 and wire w0 share a network namespace" in line for line in said)
 
@@ -182,18 +158,8 @@ def test_every_counter_is_one_the_engine_or_the_loop_can_reach() -> None:
     from netoffload.engine.counters import Counter
     from netoffload_daemon import bypass, faults, loop, trace
 
-    kernels = (
-        "transmit",
-        "lent",
-        "pack",
-        "path",
-        "probation",
-        "receive",
-        "block_view",
-        "encapsulation",
-        "router_errors",
-    )
-    modules = [importlib.import_module(f"{engine.__name__}.{name}") for name in kernels]
+    kernels = ("lent", "pack", "path", "probation", "receive", "block_view", "encapsulation", "router_errors")
+    modules = [importlib.import_module(f"{engine.__name__}.{name}") for name in ("transmit", *kernels)]
     source = "".join(inspect.getsource(module) for module in (*modules, loop, faults, trace, bypass))
     unused = [counter.name for counter in Counter if f"Counter.{counter.name}" not in source]
     assert unused == ["TX_CLASS_8", "TX_CLASS_16"]  # reached through the slice TX_CLASS_0 : TX_CLASS_32 + 1

@@ -1,7 +1,5 @@
 """Which ToS real sockets have: the loop's questions against their plain twin, and against what the program set."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from collections.abc import Iterator

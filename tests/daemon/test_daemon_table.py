@@ -1,7 +1,5 @@
 """A flow table in a file is kept; one of another version is set aside; neither ever stops a start."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The trace's rings and file without a NIC: two writers, and a file that is full (with a NIC: tests/netns)."""
 
-from __future__ import annotations
-
 import resource
 import time
 from pathlib import Path

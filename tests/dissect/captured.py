@@ -1,7 +1,5 @@
 """Frames as a capture of the wire has them: the engine's, of both IP versions, and some damaged ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +66,7 @@ def nonce_in(frame: bytes) -> int:
 def receiving_nic(ipv6: bool = False) -> tuple[Nic, int]:
     """The server's NIC of a connection, and the nonce that blocks to it carry."""
     client, server = Nic(), Nic()
-    connect(client, server, 1000, ipv6=ipv6)
+    connect(client, server, ipv6=ipv6)
     (answer,) = server.from_host(make_segment(flags="SA", seq=5, ack=1001, to_client=True, ipv6=ipv6))
     return server, nonce_in(answer[vnet.VNET_LEN :])
 

@@ -1,7 +1,5 @@
 """``netoffload dissect`` on captures of both formats, on damaged ones, and on files that are no captures."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """scapy's layers and the engine agree on every block, in both directions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scapy.layers.inet import IP, TCP, UDP

@@ -1,7 +1,5 @@
 """The Lua dissector in tshark agrees with scapy's layers, and rebuilds the segments that the hosts see."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

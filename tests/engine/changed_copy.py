@@ -1,7 +1,5 @@
 """A copy of the package with changed files; the test lists every file that the change needs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -3,22 +3,21 @@
 scapy, an independent implementation, makes their headers. It is slow, so equal headers are made once.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from functools import cache
 
-import numpy as np
 from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.utils import checksum
 
-from netoffload.compiled.arrays import Uint8Array
-from netoffload.engine.transmit import HOST_BUFFER_LEN
 from netoffload.wire import vnet
 from netoffload.wire.checksum import ones_sum
+from netoffload.wire.ethernet import ETHERTYPE_IPV6, Ethernet, parse_ethernet
+from netoffload.wire.ipv4 import Ipv4, parse_ipv4
+from netoffload.wire.ipv6 import Ipv6, parse_ipv6
+from netoffload.wire.tcp import Tcp, parse_tcp
 
 MSS = 1448
 IPV4_ADDRESSES = "10.9.0.1", "10.9.0.2"
@@ -80,8 +79,14 @@ def _headers(flags: str, tos: int, options: tuple[tuple[str | int, object], ...]
     return bytes(Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / network / segment)
 
 
-def in_buffer(frame: bytes, size: int = HOST_BUFFER_LEN) -> Uint8Array:
-    """Return a device's read buffer that holds ``frame``."""
-    buffer = np.zeros(size, np.uint8)
-    buffer[: len(frame)] = np.frombuffer(frame, np.uint8)
-    return buffer
+def parsed(frame: bytes) -> tuple[vnet.Vnet, Ethernet, Ipv4 | Ipv6, bytes]:
+    """Return the headers of a frame, and the octets behind them."""
+    header, octets = vnet.parse_vnet(frame)
+    ethernet, rest = parse_ethernet(octets)
+    ip, payload = parse_ipv6(rest) if ethernet.ethertype == ETHERTYPE_IPV6 else parse_ipv4(rest)
+    return header, ethernet, ip, payload
+
+
+def tcp_of(frame: bytes) -> tuple[Tcp, bytes]:
+    """Return TCP header and payload of a frame."""
+    return parse_tcp(parsed(frame)[3])

@@ -1,7 +1,5 @@
 """Streams that are float32 and streams that are not, made here or found on every machine, by name."""
 
-from __future__ import annotations
-
 import array
 import base64
 import gzip

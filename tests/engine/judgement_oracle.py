@@ -1,7 +1,5 @@
 """The slow definition of ``netoffload.engine.judgement``: a verdict computed anew for every beginning of a stream."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import string

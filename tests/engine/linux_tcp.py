@@ -5,27 +5,15 @@ segments that wait, the one that begins earlier wins, and a covered one is dropp
 window is refused. ``tests/netns/test_netns_torn.py`` tests the same NICs with the real TCP.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from netoffload.config import TOS_COMPRESS
 from netoffload.wire import vnet
-from netoffload.wire.ethernet import ETHERTYPE_IPV6, parse_ethernet
-from netoffload.wire.ipv4 import parse_ipv4
-from netoffload.wire.ipv6 import parse_ipv6
-from netoffload.wire.tcp import FIN, Tcp, parse_tcp
-from tests.engine.frames import make_segment
+from netoffload.wire.tcp import FIN
+from tests.engine.frames import make_segment, tcp_of
 from tests.engine.nic_pair import Nic
 
 PEER_ISN = 5
-
-
-def tcp_of(frame: bytes) -> tuple[Tcp, bytes]:
-    """Return TCP header and payload of a frame with virtio-net header."""
-    ethernet, rest = parse_ethernet(vnet.parse_vnet(frame)[1])
-    parse = parse_ipv6 if ethernet.ethertype == ETHERTYPE_IPV6 else parse_ipv4
-    return parse_tcp(parse(rest)[1])
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """Two NICs without devices: one receives what the other transmits, and the test sets the clock."""
 
-from __future__ import annotations
+from typing import Any
 
 import numpy as np
+import pytest
 
 from netoffload.codec import CodecId
 from netoffload.compiled.arrays import Int64Array, Uint8Array
@@ -19,6 +20,11 @@ from tests.engine.frames import make_segment
 _RANDOM = np.random.default_rng(1).integers(0, 2**32, 1 + RANDOM_WORDS)
 FIRST_NONCE = int(_RANDOM[1])
 """What a new :class:`Nic` says in its first capability word."""
+
+ISN = 1000
+"""Of the clients' connections."""
+FIRST = ISN + 1
+FAMILIES = pytest.mark.parametrize("ipv6", [False, True])
 
 ROUNDS_IN_PLACE = (
     Counter.BYPASS_NO_GAIN,
@@ -81,7 +87,9 @@ class Nic(pair.Nic):
         return frames
 
 
-def connect(client: Nic, server: Nic, isn: int, sport: int = 40000, ipv6: bool = False, *, judged: bool = True) -> None:
+def connect(
+    client: Nic, server: Nic, isn: int = ISN, sport: int = 40000, ipv6: bool = False, *, judged: bool = True
+) -> None:
     """Make a connection between the hosts of two NICs; both NICs then know that the other one decodes.
 
     With ``judged`` what crosses passes for floats from its first octet.
@@ -93,3 +101,10 @@ def connect(client: Nic, server: Nic, isn: int, sport: int = 40000, ipv6: bool =
     if judged:
         client.judge()
         server.judge()
+
+
+def connected(ipv6: bool = False, **settings: Any) -> tuple[Nic, Nic]:
+    """Return a client's NIC with these settings, and its server's with the same key."""
+    client, server = Nic(**settings), Nic(key=settings.get("key"))
+    connect(client, server, ipv6=ipv6)
+    return client, server

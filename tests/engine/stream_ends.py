@@ -1,19 +1,13 @@
 """One direction of a tagged stream through two NICs, as both hosts see it; the test sets the clock."""
 
-from __future__ import annotations
-
 import numpy as np
-import pytest
 
 from netoffload.codec import get
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.wire.checksum import internet_checksum
-from tests.engine.frames import make_segment
-from tests.engine.linux_tcp import tcp_of
-from tests.engine.nic_pair import Nic, connect
+from tests.engine.frames import make_segment, tcp_of
+from tests.engine.nic_pair import FIRST, connected
 
-ISN = 1000
-FIRST = ISN + 1
 VALUES = np.random.default_rng(22).normal(0, 2e-3, 4000).astype(np.float32)
 SENT = VALUES.tobytes()
 ROUNDED = get("inceptionn").round_trip(VALUES, 10).tobytes()
@@ -26,8 +20,7 @@ class Ends:
     """Two NICs and what their hosts see."""
 
     def __init__(self, ipv6: bool = False, **settings: bool | int) -> None:
-        self.sender, self.receiver = Nic(**settings), Nic()  # type: ignore[arg-type]
-        connect(self.sender, self.receiver, ISN, ipv6=ipv6)
+        self.sender, self.receiver = connected(ipv6, **settings)
         self.ipv6 = ipv6
 
     def send(self, start: int, end: int, flags: str = "A", needs_csum: bool = True) -> list[tuple[int, bytes]]:
@@ -67,6 +60,3 @@ def check_sum(frame: bytes, ipv6: bool) -> None:
     segment = frame[10 + 14 + (40 if ipv6 else 20) :]
     addresses = frame[32:64] if ipv6 else frame[36:44]
     assert internet_checksum(addresses + bytes((0, 6)) + len(segment).to_bytes(2, "big") + segment) == 0
-
-
-FAMILIES = pytest.mark.parametrize("ipv6", [False, True])

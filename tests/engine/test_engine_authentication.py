@@ -1,7 +1,5 @@
 """The MAC of compiled code is the defined one: at any length, in two threads, from another process's cache."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The frames that the kernel may carry: the program in the kernel against its slow definition and the engine."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import socket

@@ -1,7 +1,5 @@
 """The list of counters is complete, and compiled fields and headers are the defined ones."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The flow table: which flow gets a slot, which one is evicted, and that an outsider cannot predict a slot."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -11,9 +9,8 @@ from netoffload.engine import flows
 from netoffload.engine.flows import CLOSED, OPEN, OPENING, SLOTS, FlowKey
 from netoffload.wire.capability import emit_capability
 from tests.engine.frames import make_segment
-from tests.engine.nic_pair import Nic, connect
+from tests.engine.nic_pair import ISN, Nic, connect
 
-ISN = 1000
 ZEROS = np.zeros(500, np.float32).tobytes()
 FILL = 1 if JIT_DISABLED else 3
 
@@ -238,7 +235,7 @@ def test_whoever_fakes_handshakes_cannot_keep_slots() -> None:
 @pytest.mark.parametrize("ipv6", [False, True])
 def test_a_full_table_leaves_new_connections_raw_and_the_others_alone(ipv6: bool) -> None:
     nic, peer = Nic(), Nic()
-    connect(nic, peer, ISN, ipv6=ipv6)
+    connect(nic, peer, ipv6=ipv6)
     data = make_segment(ZEROS, seq=ISN + 1, ipv6=ipv6)
     free = nic.table[:SLOTS, flows.IP_VERSION] == 0
     nic.table[:SLOTS][free, flows.IP_VERSION] = 4

@@ -5,8 +5,6 @@ Linux' TCP in ``linux_tcp``. At the end everything is sent again one segment at 
 arrive.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The tests' frames equal scapy's, also where they are not made by scapy."""
 
-from __future__ import annotations
-
 import pytest
 from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6

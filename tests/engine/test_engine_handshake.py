@@ -1,14 +1,12 @@
 """The capability word: added, read and removed; and flows whose peer does not send one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scapy.layers.inet import IP, TCP
+from scapy.layers.inet import TCP
 from scapy.layers.l2 import Ether
 
 from netoffload.codec import get
@@ -22,11 +20,10 @@ from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.ipv4 import parse_ipv4
 from netoffload.wire.offload import BLOCK_VERSION, VERSION_CODEC
 from netoffload.wire.tcp import parse_tcp
-from netoffload.wire.vnet import VNET_LEN, parse_vnet
-from tests.engine.frames import make_segment
-from tests.engine.nic_pair import FIRST_NONCE, Nic, connect
+from netoffload.wire.vnet import VNET_LEN
+from tests.engine.frames import make_segment, parsed
+from tests.engine.nic_pair import FAMILIES, FIRST_NONCE, ISN, Nic, connect, connected
 
-ISN = 1000
 SPOOFED = 200 if JIT_DISABLED else 3500
 ZEROS = np.zeros(500, np.float32).tobytes()
 OPTIONS: list[tuple[str | int, object]] = [
@@ -48,31 +45,28 @@ def compresses_back(nic: Nic, sport: int = 40_000) -> bool:
     return nic.from_host(data) != [data]
 
 
+@FAMILIES
 @pytest.mark.parametrize("needs_csum", [True, False])
 @pytest.mark.parametrize("options", [[], OPTIONS])
 def test_a_syn_carries_the_word_between_the_nics_only(
-    needs_csum: bool, options: list[tuple[str | int, object]]
+    needs_csum: bool, options: list[tuple[str | int, object]], ipv6: bool
 ) -> None:
     client, server = Nic(), Nic()
-    syn = make_segment(flags="S", seq=ISN, options=options, needs_csum=needs_csum)
+    syn = make_segment(flags="S", seq=ISN, options=options, needs_csum=needs_csum, ipv6=ipv6)
     (on_wire,) = client.from_host(syn)
-    header, octets = parse_vnet(on_wire)
-    packet = Ether(octets)[IP]
-    segment = bytes(packet)[20:]
+    header, _, ip, segment = parsed(on_wire)
     tcp, _ = parse_tcp(segment)
     assert parse_capability(tcp.options[-12:]) == Capability(BLOCK_VERSION, ALL_CODECS, TAKES_UDP, FIRST_NONCE)
-    assert packet.len == len(packet) == len(syn) - 24 + 12
-    assert internet_checksum(bytes(packet)[:20]) == 0
-    pseudo = bytes(packet)[12:20] + bytes((0, 6)) + len(segment).to_bytes(2, "big")
+    assert len(on_wire) == len(syn) + 12 == 24 + (40 if ipv6 else 20) + len(segment)
+    pseudo = ip.src + ip.dst + bytes((0, 6)) + len(segment).to_bytes(2, "big")
     assert tcp.checksum == ones_sum(pseudo) if needs_csum else internet_checksum(pseudo + segment) == 0
-    assert header.hdr_len == (len(octets) if needs_csum else 0)
+    assert header.hdr_len == (len(on_wire) - 10 if needs_csum else 0)
     assert server.from_wire([on_wire]) == [syn]
     assert (client.counts()["tx_offers"], server.counts()["rx_offers"]) == (1, 1)
 
 
 def test_both_directions_compress_after_the_handshake() -> None:
-    client, server = Nic(), Nic()
-    connect(client, server, ISN)
+    client, server = connected()
     assert compresses(client)
     assert compresses_back(server)
 
@@ -121,7 +115,7 @@ def test_an_older_peer_gets_a_codec_that_both_know_or_raw(taken: CodecId | None)
     unknown = {None: ALL_CODECS, CodecId.BOUNDED: 1 << CodecId.PACKED}
     client, server = Nic(codec=CodecId.PACKED), Nic()
     values = np.random.default_rng(6).normal(0, 0.01, 250).astype(np.float32)
-    connect(client, server, ISN)
+    connect(client, server)
     client.table[:SLOTS, flows.PEER_CODECS] &= ~unknown.get(taken, 0)
     client.table[:SLOTS, flows.PEER_CODECS] |= 1 << SPARSE
     data = make_segment(values.tobytes(), seq=ISN + 1, flags="PA")
@@ -143,10 +137,9 @@ def test_a_word_lost_on_the_way_means_raw() -> None:
 
 
 def test_a_repeated_handshake_changes_nothing() -> None:
-    client, server = Nic(), Nic()
-    connect(client, server, ISN)
+    client, server = connected()
     before = client.table[:SLOTS].copy(), server.table[:SLOTS].copy()
-    connect(client, server, ISN, judged=False)
+    connect(client, server, judged=False)
     for nic, rows in zip((client, server), before, strict=True):
         rows[rows[:, flows.IP_VERSION] != 0, flows.SYNS_SENT] += 1
         assert np.array_equal(nic.table[:SLOTS], rows)
@@ -166,8 +159,7 @@ FROM_ANYONE = {
 
 @pytest.mark.parametrize("name", FROM_ANYONE)
 def test_who_does_not_see_a_connection_cannot_change_it(name: str) -> None:
-    client, server = Nic(), Nic()
-    connect(client, server, ISN)
+    client, server = connected()
     assert compresses(client)
     sent = client.from_host(make_segment(ZEROS, seq=ISN + 1 + len(ZEROS)))
     server_rows = server.table[:SLOTS].copy()
@@ -197,8 +189,7 @@ def test_an_answer_with_another_number_changes_nothing(ack: int, has_word: bool)
 
 @pytest.mark.parametrize("has_word", [True, False])
 def test_a_second_answer_changes_nothing(has_word: bool) -> None:
-    client, server = Nic(), Nic()
-    connect(client, server, ISN)
+    client, _ = connected()
     before = client.table.copy()
     client.from_wire([_answer(9, ISN + 1, has_word)])
     assert np.array_equal(client.table, before)
@@ -233,7 +224,7 @@ def test_a_late_copy_of_the_syn_without_its_word_takes_nothing_back() -> None:
 def test_random_syns_evict_no_connection() -> None:
     client, server = Nic(), Nic()
     for port in range(50):
-        connect(client, server, ISN, sport=40_000 + port)
+        connect(client, server, sport=40_000 + port)
     random = np.random.default_rng(4)
     word = emit_capability()
     before = server.table[:SLOTS].copy()
@@ -283,7 +274,7 @@ SIGNED: list[list[tuple[str | int, object]]] = [
 @pytest.mark.parametrize("options", SIGNED, ids=["md5", "ao"])
 def test_signed_connections_cross_untouched(options: list[tuple[str | int, object]]) -> None:
     client, server = Nic(), Nic()
-    connect(client, server, ISN)  # an earlier life of the same addresses
+    connect(client, server)  # an earlier life of the same addresses
     syn = make_segment(flags="S", seq=9, options=options, needs_csum=False)
     assert client.from_host(syn) == [syn]
     assert client.counts()["bypass_syn"] == 1

@@ -1,7 +1,5 @@
 """Which streams count as floats: the compiled judgement against its slow definition, and on real data."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Octets of cut floats that the NIC holds, lends and, if the host does not send more, sends by itself."""
 
-from __future__ import annotations
-
 import itertools
 from itertools import pairwise
 
@@ -13,10 +11,9 @@ from scapy.layers.l2 import Ether
 from netoffload.engine.flows import HELD, HELD_FLOATS, SLOTS
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.vnet import VNET_LEN
-from tests.engine.frames import make_segment
-from tests.engine.linux_tcp import tcp_of
-from tests.engine.nic_pair import Nic
-from tests.engine.stream_ends import FAMILIES, FIRST, LONG_MS, ROUNDED, SENT, Ends
+from tests.engine.frames import make_segment, tcp_of
+from tests.engine.nic_pair import FAMILIES, FIRST, Nic
+from tests.engine.stream_ends import LONG_MS, ROUNDED, SENT, Ends
 
 
 @pytest.mark.parametrize("flags", ["A", "PA"])

@@ -1,31 +1,24 @@
 """Blocks with a MAC: only NICs with the same key accept each other's blocks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from netoffload.codec import get
 from netoffload.wire.authentication import KEY_LEN, block_mac
 from netoffload.wire.offload import FLAGS, HAS_MAC, MAC_LEN
-from tests.engine.frames import make_segment
-from tests.engine.linux_tcp import tcp_of
-from tests.engine.nic_pair import Nic, connect
+from tests.engine.frames import make_segment, tcp_of
+from tests.engine.nic_pair import FAMILIES, ISN, Nic, connect, connected
 
-ISN = 1000
 KEY = bytes(range(KEY_LEN))
 OTHER_KEY = bytes(reversed(KEY))
 VALUES = np.random.default_rng(25).normal(0, 2e-3, 8000).astype(np.float32)
 SENT = VALUES.tobytes()
 ROUNDED = get("inceptionn").round_trip(VALUES, 10).tobytes()
 WAYS = pytest.mark.parametrize(("in_udp", "bundles"), [(False, False), (True, False), (True, True)])
-FAMILIES = pytest.mark.parametrize("ipv6", [False, True])
 
 
 def make_pair(ipv6: bool = False, **settings: bool) -> tuple[Nic, Nic]:
-    sender, receiver = Nic(key=KEY, **settings), Nic(key=KEY)  # type: ignore[arg-type]
-    connect(sender, receiver, ISN, ipv6=ipv6)
-    return sender, receiver
+    return connected(ipv6, key=KEY, **settings)
 
 
 @FAMILIES
@@ -81,7 +74,7 @@ def test_a_nic_without_a_key_refuses_a_mac() -> None:
 @pytest.mark.parametrize("keys", [(KEY, None), (None, KEY)])
 def test_a_nic_with_a_key_and_one_without_send_each_other_no_blocks(keys: tuple[bytes | None, bytes | None]) -> None:
     client, server = Nic(key=keys[0]), Nic(key=keys[1])
-    connect(client, server, ISN)
+    connect(client, server)
     data = make_segment(SENT[:1000], seq=ISN + 1)
     assert client.from_host(data) == [data]
     assert client.counts()["bypass_peer"] == 1

@@ -1,14 +1,11 @@
 """Connections whose handshake the NIC did not see, after a NIC ended with octets that only its table had."""
 
-from __future__ import annotations
-
 import pytest
 
 from netoffload.engine import orphans
 from netoffload.engine.flows import ORPHAN, SLOTS, STATE
 from netoffload.wire import tcp
-from tests.engine.frames import make_segment
-from tests.engine.linux_tcp import tcp_of
+from tests.engine.frames import make_segment, tcp_of
 from tests.engine.nic_pair import Nic
 
 SEQ = 70_001

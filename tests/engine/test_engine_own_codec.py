@@ -1,7 +1,5 @@
 """A new codec needs two files of the package if it has no tags, three if it has tags, and no other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

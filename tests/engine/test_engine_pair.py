@@ -1,7 +1,5 @@
 """Two NICs back to back do what the documentation page and the docstring promise."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,16 +1,12 @@
 """Path limits: large blocks vanish while small ones arrive."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from netoffload.engine.path import EXPIRES_NS, FAILS_MAX, SMALL, STEPS
 from tests.engine.frames import make_segment
-from tests.engine.nic_pair import Nic, connect
+from tests.engine.nic_pair import FIRST, Nic, connect
 
-ISN = 1000
-FIRST = ISN + 1
 LARGE = 60_000
 """Octets of a write; coded, they take more than one datagram of 9000 octets."""
 LITTLE = 400
@@ -23,7 +19,7 @@ class Host:
 
     def __init__(self, in_udp: bool = False, mtu: int = 9000) -> None:
         self.nic = Nic(mtu=mtu, in_udp=in_udp)
-        connect(self.nic, Nic(), ISN)
+        connect(self.nic, Nic())
         self.next = 0
         self.mss = mtu - 52
 

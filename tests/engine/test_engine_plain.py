@@ -1,7 +1,5 @@
 """Plain segments of a rounded stream: whole floats, the codec's values, and the acknowledgements to the host."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,10 +13,10 @@ from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.ipv4 import parse_ipv4
 from netoffload.wire.offload import parse_block
 from netoffload.wire.vnet import NEEDS_CSUM, VNET_LEN
-from tests.engine.frames import make_segment
-from tests.engine.linux_tcp import split, tcp_of
-from tests.engine.nic_pair import FIRST_NONCE, Nic
-from tests.engine.stream_ends import FAMILIES, FIRST, ISN, ROUNDED, SENT, Ends, check_sum
+from tests.engine.frames import make_segment, tcp_of
+from tests.engine.linux_tcp import split
+from tests.engine.nic_pair import FAMILIES, FIRST, FIRST_NONCE, ISN, Nic
+from tests.engine.stream_ends import ROUNDED, SENT, Ends, check_sum
 from tests.shared.example_counts import examples
 
 

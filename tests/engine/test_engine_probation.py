@@ -1,7 +1,5 @@
 """Probation: a connection whose blocks do not arrive goes on plain with the same values, and is probed later."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -9,12 +7,9 @@ from netoffload.codec import get
 from netoffload.engine import flows as table
 from netoffload.engine.path import SMALL
 from netoffload.engine.probation import PLAIN_NS, PLAIN_NS_MAX, RETRIES_MAX, SPACING_NS, put_on_probation
-from tests.engine.frames import make_segment
-from tests.engine.linux_tcp import tcp_of
-from tests.engine.nic_pair import Nic, connect
+from tests.engine.frames import make_segment, tcp_of
+from tests.engine.nic_pair import FIRST, Nic, connect
 
-ISN = 1000
-FIRST = ISN + 1
 LEN = 1000
 VALUES = np.random.default_rng(23).normal(0, 2e-3, 40_000).astype(np.float32)
 SENT = VALUES.tobytes()
@@ -27,7 +22,7 @@ class Host:
 
     def __init__(self) -> None:
         self.nic = Nic()
-        connect(self.nic, Nic(), ISN)
+        connect(self.nic, Nic())
 
     def is_plain(self, number: int, sent: bytes = SENT) -> bool:
         """Send the piece with this number; whether it left plain, which must have the codec's values then."""
@@ -116,7 +111,7 @@ def test_retransmissions_of_what_is_not_first_in_line_do_not() -> None:
 
 def test_what_is_sent_again_first_in_line_goes_in_small_blocks() -> None:
     nic = Nic()
-    connect(nic, Nic(), ISN)
+    connect(nic, Nic())
     segment = make_segment(SENT[:10_000], seq=FIRST)
     assert max(len(frame) for frame in nic.from_host(segment)) > 24 + SMALL
     assert max(len(frame) for frame in nic.from_host(segment)) <= 24 + SMALL
@@ -246,7 +241,7 @@ def test_what_only_large_blocks_make_smaller_goes_on_probation_too() -> None:
     """Of five floats one is compressed, which is less than the headers of small blocks."""
     weak = np.where(np.arange(VALUES.size) % 5 == 0, VALUES, np.float32(3)).astype(np.float32).tobytes()
     nic = Nic()
-    connect(nic, Nic(), ISN)
+    connect(nic, Nic())
     segment = make_segment(weak[: 14 * 1448], seq=FIRST)
     protocols = []
     for _ in range(RETRIES_MAX + 2):

@@ -1,7 +1,5 @@
 """Who promises floats: questions about sockets, their answers, and what the NIC does with a connection until then."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -9,9 +7,8 @@ from netoffload.engine import nic as engine
 from netoffload.engine import promises
 from netoffload.engine.flows import PROMISE, SLOTS
 from tests.engine.frames import make_segment
-from tests.engine.nic_pair import Nic, connect
+from tests.engine.nic_pair import ISN, Nic, connect
 
-ISN = 1000
 VALUES = np.random.default_rng(5).normal(0, 0.01, 8000).astype(np.float32)
 OCTETS = VALUES.tobytes()
 
@@ -21,7 +18,7 @@ def asking_pair(count: int = 1) -> tuple[Nic, Nic]:
     client, server = Nic(), Nic()
     client.settings = client.settings._replace(trust=0)
     for number in range(count):
-        connect(client, server, ISN, sport=40_000 + number, judged=False)
+        connect(client, server, sport=40_000 + number, judged=False)
     return client, server
 
 
@@ -129,7 +126,7 @@ def test_questions_that_an_earlier_process_left_open_are_raised_again() -> None:
 
 def test_the_operator_promises_for_every_tag() -> None:
     client, server = Nic(), Nic()
-    connect(client, server, ISN, judged=False)
+    connect(client, server, judged=False)
     send(client, 0, 4096)
     assert client.flows()[0]["promised_by"] == "operator"
     assert client.counts()["tx_segments"] == 1

@@ -1,15 +1,15 @@
 """Wire to host: good blocks become the segment from which they were cut; bad ones are dropped under their reason."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
+from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
 from netoffload.codec import get
@@ -17,15 +17,15 @@ from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine.flows import IP_VERSION, SLOTS
 from netoffload.wire.checksum import ones_sum
 from netoffload.wire.ethernet import emit_ethernet, parse_ethernet
-from netoffload.wire.ipv4 import emit_ipv4, parse_ipv4
+from netoffload.wire.ipv4 import Ipv4, emit_ipv4, parse_ipv4
+from netoffload.wire.ipv6 import Ipv6, emit_ipv6
 from netoffload.wire.offload import CPI, CRC, FLAGS, HEAD_TAIL, Block, emit_block, parse_block
 from netoffload.wire.tcp import Tcp, parse_tcp
-from netoffload.wire.vnet import GSO_NONE, GSO_TCPV4, NEEDS_CSUM, Vnet, emit_vnet, parse_vnet
-from tests.engine.frames import MSS, make_segment
-from tests.engine.nic_pair import FIRST_NONCE, Nic, connect
+from netoffload.wire.vnet import GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, Vnet, emit_vnet, parse_vnet
+from tests.engine.frames import IPV4_ADDRESSES, IPV6_ADDRESSES, MSS, make_segment, parsed, tcp_of
+from tests.engine.nic_pair import FAMILIES, FIRST, FIRST_NONCE, ISN, Nic, connect, connected
 from tests.shared.example_counts import examples
 
-ISN = 1000
 ORACLE = get("inceptionn").oracle
 RNG = np.random.default_rng(12)
 VALUES = RNG.normal(0, 2e-3, 5000 if JIT_DISABLED else 15000).astype(np.float32)
@@ -33,74 +33,89 @@ GRADIENT = VALUES.tobytes()
 DECODED = ORACLE.round_trip(VALUES, 10).tobytes()
 
 
-def make_pair(per_segment: bool = False) -> tuple[Nic, Nic]:
-    sender, receiver = Nic(per_segment=per_segment), Nic()
-    connect(sender, receiver, ISN)
-    return sender, receiver
-
-
-def segment_of(frame: bytes) -> tuple[Vnet, Tcp, bytes]:
+def segment_of(frame: bytes) -> tuple[Vnet, Ipv4 | Ipv6, Tcp, bytes]:
     """Read what the host gets; its TCP checksum field must hold the sum of the pseudo-header."""
-    header, octets = parse_vnet(frame)
-    ip, segment = parse_ipv4(parse_ethernet(octets)[1])
+    header, _, ip, segment = parsed(frame)
     tcp, payload = parse_tcp(segment)
-    pseudo = ip.src + ip.dst + bytes((0, 6)) + len(segment).to_bytes(2, "big")
-    assert tcp.checksum == ones_sum(pseudo)
-    assert (header.flags, header.csum_start, header.csum_offset) == (NEEDS_CSUM, 34, 16)
-    assert header.hdr_len == len(octets) - len(payload)
-    return header, tcp, payload
+    assert tcp.checksum == ones_sum(ip.src + ip.dst + bytes((0, 6)) + len(segment).to_bytes(2, "big"))
+    start = 34 if isinstance(ip, Ipv4) else 54
+    assert (header.flags, header.csum_start, header.csum_offset) == (NEEDS_CSUM, start, 16)
+    assert header.hdr_len == len(frame) - 10 - len(payload)
+    return header, ip, tcp, payload
 
 
+@FAMILIES
 @pytest.mark.parametrize("per_segment", [False, True])
-def test_the_host_gets_one_large_segment(per_segment: bool) -> None:
-    sender, receiver = make_pair(per_segment=per_segment)
-    sent = make_segment(GRADIENT, seq=ISN + 1, flags="FPA")
+def test_the_host_gets_one_large_segment(per_segment: bool, ipv6: bool) -> None:
+    sender, receiver = connected(ipv6, per_segment=per_segment)
+    sent = make_segment(GRADIENT, seq=FIRST, flags="FPA", ipv6=ipv6, tos=0x2A)
     (got,) = receiver.from_wire(sender.from_host(sent))
-    header, tcp, payload = segment_of(got)
+    header, ip, tcp, payload = segment_of(got)
     assert payload == DECODED
-    assert (header.gso_type, header.gso_size) == (GSO_TCPV4, MSS)
-    assert dataclasses.replace(tcp, checksum=0) == dataclasses.replace(segment_of_sent(sent), checksum=0)
+    assert (header.gso_type, header.gso_size) == (GSO_TCPV6 if ipv6 else GSO_TCPV4, MSS)
+    _, _, sent_ip, _ = parsed(sent)
+    assert (ip, dataclasses.replace(tcp, checksum=0)) == (sent_ip, dataclasses.replace(tcp_of(sent)[0], checksum=0))
     assert receiver.counts()["rx_raw_octets"] == len(GRADIENT)
 
 
-def segment_of_sent(frame: bytes) -> Tcp:
-    return parse_tcp(parse_ipv4(parse_ethernet(parse_vnet(frame)[1])[1])[1])[0]
-
-
-def test_scapy_agrees_with_the_checksum_once_it_is_filled_in() -> None:
-    sender, receiver = make_pair()
-    (got,) = receiver.from_wire(sender.from_host(make_segment(GRADIENT[:1000], seq=ISN + 1)))
+@FAMILIES
+def test_scapy_agrees_with_the_checksum_once_it_is_filled_in(ipv6: bool) -> None:
+    sender, receiver = connected(ipv6)
+    (got,) = receiver.from_wire(sender.from_host(make_segment(GRADIENT[:1000], seq=FIRST, ipv6=ipv6)))
     header, octets = parse_vnet(got)
     filled = bytearray(octets)
     start = header.csum_start
     filled[start + 16 : start + 18] = (~ones_sum(octets[start:]) & 0xFFFF).to_bytes(2, "big")
     packet = Ether(bytes(filled))
-    del packet[TCP].chksum, packet[IP].chksum
+    del packet[TCP].chksum
+    if ipv6:
+        del packet[IPv6].plen
+    else:
+        del packet[IP].chksum
     assert bytes(packet) == bytes(filled)
     assert header.gso_type == GSO_NONE
 
 
+@settings(max_examples=examples(100))
+@given(
+    ipv6=st.booleans(),
+    start=st.integers(1, 4000),
+    length=st.integers(100, 3000),
+    mtu=st.sampled_from([1280, 1500, 9000]),
+)
+def test_any_segment_crosses_as_the_codec_says(ipv6: bool, start: int, length: int, mtu: int) -> None:
+    sender, receiver = connected(ipv6, mtu=mtu)
+    mss = mtu - (72 if ipv6 else 52)
+    payload = b""
+    for first, last in ((0, start), (start, start + length)):
+        gso_size = mss if last - first > mss else 0
+        frames = sender.from_host(make_segment(GRADIENT[first:last], seq=FIRST + first, gso_size=gso_size, ipv6=ipv6))
+        assert all(len(frame) <= 24 + mtu or parse_vnet(frame)[0].gso_size for frame in frames)
+        payload += b"".join(segment_of(frame)[3] for frame in receiver.from_wire(frames))
+    assert payload == DECODED[: (start + length) & ~3]
+
+
 def test_a_stream_of_segments_arrives_in_order_and_whole() -> None:
-    sender, receiver = make_pair()
+    sender, receiver = connected()
     cuts = [0, 3, 1451, 1452, 2000, 9001, len(GRADIENT)]
     stream = b""
     for first, last in itertools.pairwise(cuts):
-        frames = sender.from_host(make_segment(GRADIENT[first:last], seq=ISN + 1 + first))
+        frames = sender.from_host(make_segment(GRADIENT[first:last], seq=FIRST + first))
         for frame in receiver.from_wire(frames):
-            stream += parse_tcp(parse_ipv4(parse_ethernet(parse_vnet(frame)[1])[1])[1])[1]
+            stream += tcp_of(frame)[1]
     assert len(stream) == len(GRADIENT)
     assert stream == DECODED
     assert sender.counts()["tx_held"] == 1  # the first three octets wait for the fourth
 
 
 def test_blocks_are_merged_only_where_they_continue_each_other() -> None:
-    sender, receiver = make_pair()
-    frames = sender.from_host(make_segment(GRADIENT, seq=ISN + 1))
+    sender, receiver = connected()
+    frames = sender.from_host(make_segment(GRADIENT, seq=FIRST))
     assert len(frames) >= 3
     assert len(receiver.from_wire(frames)) == 1
     assert len(receiver.from_wire([frames[0], frames[2]])) == 2  # a gap
     assert len(receiver.from_wire([frames[1], frames[0]])) == 2  # reordered
-    other_ack = sender.from_host(make_segment(GRADIENT, seq=ISN + 1, ack=10))
+    other_ack = sender.from_host(make_segment(GRADIENT, seq=FIRST, ack=10))
     assert len(receiver.from_wire([frames[0], other_ack[1]])) == 2
     raw = make_segment(b"raw", seq=1, tos=0)
     delivered = receiver.from_wire([frames[0], raw, frames[1]])
@@ -108,34 +123,71 @@ def test_blocks_are_merged_only_where_they_continue_each_other() -> None:
     assert delivered[1] == raw
 
 
+@pytest.mark.parametrize("changes", [{"traffic_class": 0x2A}, {"flow_label": 5}, {"hop_limit": 9}])
+def test_blocks_of_another_path_are_not_merged(changes: dict[str, Any]) -> None:
+    sender, receiver = connected(ipv6=True)
+    frames = sender.from_host(make_segment(GRADIENT, seq=FIRST, ipv6=True))
+    assert len(receiver.from_wire(frames[:2])) == 1
+    _, ethernet, ip, payload = parsed(frames[1])
+    block = parse_block(payload, ip.src, ip.dst, FIRST_NONCE)
+    changed = dataclasses.replace(ip, **changes)
+    assert isinstance(changed, Ipv6)
+    octets = emit_ipv6(changed, emit_block(block, changed.src, changed.dst))
+    other = emit_vnet(Vnet(), emit_ethernet(ethernet, octets))
+    assert len(receiver.from_wire([frames[0], other])) == 2
+
+
+def test_blocks_of_the_other_family_are_not_merged() -> None:
+    sender, receiver = connected(ipv6=True)
+    connect(sender, receiver)
+    six = sender.from_host(make_segment(GRADIENT, seq=FIRST, ipv6=True))
+    four = sender.from_host(make_segment(GRADIENT, seq=FIRST))
+    assert len(receiver.from_wire([six[0], four[1]])) == 2
+    assert len(receiver.from_wire([four[0], six[1]])) == 2
+
+
+BEHIND_IPV6 = 10 + 14 + 40
+
+
+@pytest.mark.parametrize(
+    ("at", "reason"),
+    [
+        *((BEHIND_IPV6 + at, "drop_bad_crc") for at in (0, 20 + 4)),
+        (-1, "drop_bad_crc"),
+        *((BEHIND_IPV6 - at, "drop_unknown_flow") for at in (32, 17, 16, 1)),  # its addresses
+    ],
+)
+def test_a_changed_octet_of_a_block_or_its_addresses_is_noticed(at: int, reason: str) -> None:
+    sender, receiver = connected(ipv6=True)
+    frame = bytearray(sender.from_host(make_segment(GRADIENT[:1000], seq=FIRST, ipv6=True))[0])
+    frame[at] ^= 1
+    assert receiver.from_wire([bytes(frame)]) == []
+    assert receiver.counts()[reason] == 1
+
+
 def test_a_segment_never_outgrows_ipv4() -> None:
-    sender, receiver = make_pair()
+    sender, receiver = connected()
     zeros = np.zeros(16000, np.float32).tobytes()
     frames = [
-        frame for first in range(3) for frame in sender.from_host(make_segment(zeros, seq=ISN + 1 + first * len(zeros)))
+        frame for first in range(3) for frame in sender.from_host(make_segment(zeros, seq=FIRST + first * len(zeros)))
     ]
     delivered = receiver.from_wire(frames)
-    assert sum(len(segment_of(frame)[2]) for frame in delivered) == 3 * len(zeros)
+    assert sum(len(segment_of(frame)[3]) for frame in delivered) == 3 * len(zeros)
     assert all(len(frame) <= 10 + 14 + 65535 for frame in delivered)
 
 
 def test_incompressible_floats_cross_raw_and_bit_exact() -> None:
-    sender, receiver = make_pair()
+    sender, receiver = connected()
     large = (VALUES + np.sign(VALUES) * 2).tobytes()
-    sent = make_segment(large, seq=ISN + 1)
+    sent = make_segment(large, seq=FIRST)
     assert receiver.from_wire(sender.from_host(sent)) == [sent]
     assert "rx_blocks" not in receiver.counts()
 
 
-def connected_receiver() -> Nic:
-    """Return the NIC for which :func:`good_block` is."""
-    return make_pair()[1]
-
-
 def good_block() -> tuple[bytes, bytes, Block]:
     """Return a good wire frame, its Ethernet and IPv4 headers, and its block."""
-    sender, _ = make_pair()
-    (frame,) = sender.from_host(make_segment(GRADIENT[:1000], seq=ISN + 1))
+    sender, _ = connected()
+    (frame,) = sender.from_host(make_segment(GRADIENT[:1000], seq=FIRST))
     ip, payload = parse_ipv4(parse_ethernet(parse_vnet(frame)[1])[1])
     return frame, frame[10:24], parse_block(payload, ip.src, ip.dst, FIRST_NONCE)
 
@@ -211,7 +263,7 @@ def _bad_frames() -> list[tuple[str, bytes]]:
 
 @pytest.mark.parametrize(("reason", "frame"), _bad_frames())
 def test_every_reason_to_drop(reason: str, frame: bytes) -> None:
-    receiver = connected_receiver()
+    receiver = connected()[1]
     before = receiver.counts()
     assert receiver.from_wire([frame]) == []
     assert receiver.counts() == {**before, reason: 1}
@@ -232,14 +284,14 @@ def test_a_block_with_raw_octets_around_its_floats_is_decoded(head: int, tail: i
     _, _, block = good_block()
     payload = b"abc"[:head] + block.payload + b"xyz"[:tail]
     other = dataclasses.replace(block, head=head, tail=tail, payload=payload, payload_len=1000 + head + tail)
-    (got,) = connected_receiver().from_wire([wire_frame(other)])
-    assert segment_of(got)[2] == b"abc"[:head] + DECODED[:1000] + b"xyz"[:tail]
+    (got,) = connected()[1].from_wire([wire_frame(other)])
+    assert segment_of(got)[3] == b"abc"[:head] + DECODED[:1000] + b"xyz"[:tail]
 
 
 def test_a_good_block_after_a_bad_one_is_decoded() -> None:
     good = good_block()[0]
-    delivered = connected_receiver().from_wire([_bad_frames()[0][1], good])
-    assert [segment_of(frame)[2] for frame in delivered] == [DECODED[:1000]]
+    delivered = connected()[1].from_wire([_bad_frames()[0][1], good])
+    assert [segment_of(frame)[3] for frame in delivered] == [DECODED[:1000]]
 
 
 @pytest.mark.parametrize(("sizes", "segments"), [((1000, 1000), 1), ((1000, 996), 2), ((0, 0), 2)])
@@ -251,8 +303,8 @@ def test_blocks_are_merged_where_they_were_cut_from_segments_of_one_size(sizes: 
         dataclasses.replace(block, gso_size=size, tcp_header=bytes(words[:13]) + b"\x10" + words[14:])  # ACK alone
         for size, words in zip(sizes, (header, behind), strict=True)
     ]
-    delivered = connected_receiver().from_wire([wire_frame(one) for one in blocks])
-    assert b"".join(segment_of(frame)[2] for frame in delivered) == 2 * DECODED[:1000]
+    delivered = connected()[1].from_wire([wire_frame(one) for one in blocks])
+    assert b"".join(segment_of(frame)[3] for frame in delivered) == 2 * DECODED[:1000]
     assert len(delivered) == segments
 
 
@@ -270,29 +322,24 @@ def test_mutated_frames_are_dropped_or_cross_but_never_decoded_wrongly(data: st.
     for _ in range(data.draw(st.integers(1, 4))):
         frame[data.draw(st.integers(10, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
     del frame[data.draw(st.integers(10, len(frame))) :]
-    receiver = connected_receiver()
+    receiver = connected()[1]
     before = receiver.counts()
     delivered = receiver.from_wire([bytes(frame)])
     # Ethernet addresses, ToS, TTL and identification are not covered by the CRC; everything else is noticed.
     decoded = receiver.counts().get("rx_blocks", 0)
-    assert decoded == 0 or segment_of_payload(delivered[0]) == DECODED[:1000]
+    assert decoded == 0 or tcp_of(delivered[0])[1] == DECODED[:1000]
     assert sum(count for name, count in receiver.counts().items() if name.startswith("drop")) <= 1
     assert len(delivered) == 1 or not receiver.counts().keys() <= before.keys()
-
-
-def segment_of_payload(frame: bytes) -> bytes:
-    return parse_tcp(parse_ipv4(parse_ethernet(parse_vnet(frame)[1])[1])[1])[1]
 
 
 def closed(nic: Nic) -> list[bool]:
     return [flow["closed"] for flow in nic.flows("rx")]
 
 
-@pytest.mark.parametrize("ipv6", [False, True])
+@FAMILIES
 def test_a_block_with_fin_ends_its_flow_and_a_syn_begins_another(ipv6: bool) -> None:
-    sender, receiver = Nic(), Nic()
-    connect(sender, receiver, ISN, ipv6=ipv6)
-    receiver.from_wire(sender.from_host(make_segment(GRADIENT[:4000], seq=ISN + 1, ipv6=ipv6)))
+    sender, receiver = connected(ipv6)
+    receiver.from_wire(sender.from_host(make_segment(GRADIENT[:4000], seq=FIRST, ipv6=ipv6)))
     assert closed(receiver) == [False]
     last = sender.from_host(make_segment(GRADIENT[4000:8000], seq=ISN + 4001, flags="FA", ipv6=ipv6))
     receiver.from_wire(last[:-1])
@@ -311,8 +358,8 @@ def test_a_block_with_fin_ends_its_flow_and_a_syn_begins_another(ipv6: bool) -> 
 @pytest.mark.parametrize("flags", ["FA", "R", "RA", "FPA"])
 @pytest.mark.parametrize("tos", [0x28, 0])
 def test_fin_or_rst_of_a_frame_that_is_no_block_ends_its_flow(flags: str, tos: int) -> None:
-    sender, receiver = make_pair()
-    receiver.from_wire(sender.from_host(make_segment(GRADIENT[:4000], seq=ISN + 1)))
+    sender, receiver = connected()
+    receiver.from_wire(sender.from_host(make_segment(GRADIENT[:4000], seq=FIRST)))
     end = make_segment(b"odd" if flags == "FPA" else b"", seq=ISN + 4001, flags=flags, tos=tos)
     for other in (
         make_segment(seq=ISN + 4001, flags=flags, sport=40001),
@@ -329,14 +376,17 @@ def test_fin_or_rst_of_a_frame_that_is_no_block_ends_its_flow(flags: str, tos: i
     assert int((receiver.table[:SLOTS, IP_VERSION] != 0).sum()) == 1
 
 
-def test_what_arrived_is_counted_for_its_connection() -> None:
-    sender, receiver = make_pair()
-    frames = sender.from_host(make_segment(GRADIENT, seq=ISN + 1))
+@FAMILIES
+def test_what_arrived_is_counted_for_its_connection(ipv6: bool) -> None:
+    sender, receiver = connected(ipv6)
+    frames = sender.from_host(make_segment(GRADIENT, seq=FIRST, ipv6=ipv6))
     receiver.from_wire(frames)
     (flow,) = receiver.flows("rx")
-    assert (flow["src"], flow["sport"], flow["dst"], flow["dport"]) == ("10.9.0.1", 40000, "10.9.0.2", 5001)
+    (src, dst), (sent,) = IPV6_ADDRESSES if ipv6 else IPV4_ADDRESSES, sender.flows()
+    assert (flow["src"], flow["sport"], flow["dst"], flow["dport"]) == (src, 40000, dst, 5001)
+    assert (sent["src"], sent["dst"], sent["raw_octets"]) == (src, dst, len(GRADIENT))
     assert (flow["raw_octets"], flow["blocks"], flow["closed"]) == (len(GRADIENT), len(frames), False)
-    assert flow["payload_octets"] == sender.flows()[0]["payload_octets"]
+    assert flow["payload_octets"] == sent["payload_octets"]
     receiver.from_wire([_bad_frames()[0][1]])
     assert receiver.flows("rx") == [flow]
     assert sender.flows("rx") == []

@@ -1,7 +1,5 @@
 """ICMP errors about blocks: which ones count, and what the host gets of them, which scapy parses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scapy.layers.inet import ICMP, IP, IPerror, TCPerror
@@ -21,13 +19,10 @@ from netoffload.engine.path import SMALL
 from netoffload.wire import vnet
 from netoffload.wire.checksum import internet_checksum
 from tests.engine.frames import IPV4_ADDRESSES, IPV6_ADDRESSES, make_segment
-from tests.engine.nic_pair import Nic, connect
+from tests.engine.nic_pair import FAMILIES, FIRST, Nic, connect
 
-ISN = 1000
-FIRST = ISN + 1
 PAYLOAD = np.random.default_rng(3).normal(0, 0.02, 4000).astype(np.float32).tobytes()
 SENT_LEN = 8000
-FAMILIES = pytest.mark.parametrize("ipv6", [False, True])
 WAYS = pytest.mark.parametrize("in_udp", [False, True])
 
 
@@ -36,7 +31,7 @@ class Path:
 
     def __init__(self, ipv6: bool, in_udp: bool = False, sport: int = 40_000) -> None:
         self.nic, self.ipv6, self.sport = Nic(in_udp=in_udp), ipv6, sport
-        connect(self.nic, Nic(), ISN, sport=sport, ipv6=ipv6)
+        connect(self.nic, Nic(), sport=sport, ipv6=ipv6)
         self.blocks = [frame[24:] for frame in self.send(0, SENT_LEN)]
         assert len(self.blocks) > 1
 
@@ -193,7 +188,7 @@ def test_the_one_of_several_connections_that_is_quoted(ipv6: bool) -> None:
     path = Path(ipv6, in_udp=True)
     other = Path(ipv6, in_udp=True, sport=40_007)
     other.nic = path.nic
-    connect(path.nic, Nic(), ISN, sport=40_007, ipv6=ipv6)
+    connect(path.nic, Nic(), sport=40_007, ipv6=ipv6)
     path.nic.judge()
     blocks = [frame[24:] for frame in other.send(0, SENT_LEN)]
     assert path.nic.from_wire([path.error(path.too_big(1300), blocks[0])]) == []

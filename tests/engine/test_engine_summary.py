@@ -1,7 +1,5 @@
 """The figures that follow from counters and flows."""
 
-from __future__ import annotations
-
 import pytest
 
 from netoffload.engine import summary

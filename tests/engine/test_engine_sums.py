@@ -1,7 +1,5 @@
 """The compiled CRC32C is the defined one, with every width of register that this machine has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Host to wire: what is compressed, what crosses, and what blocks hold, by the plain parsers and the oracle."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,31 +18,28 @@ from netoffload.engine.pack import MAX_WIRE_FRAMES
 from netoffload.wire.capability import emit_capability
 from netoffload.wire.ethernet import parse_ethernet
 from netoffload.wire.ipv4 import Ipv4, parse_ipv4
+from netoffload.wire.ipv6 import Ipv6
 from netoffload.wire.offload import Block, parse_block
 from netoffload.wire.tcp import Tcp, parse_tcp
 from netoffload.wire.vnet import GSO_TCPV4, Vnet, emit_vnet, parse_vnet
-from tests.engine.frames import MSS, TIMESTAMPS, make_segment
-from tests.engine.nic_pair import FIRST_NONCE, Nic, connect
+from tests.engine.frames import MSS, TIMESTAMPS, make_segment, parsed, tcp_of
+from tests.engine.nic_pair import FAMILIES, FIRST, FIRST_NONCE, ISN, Nic, connect, connected
 from tests.shared.example_counts import examples
 
-ISN = 1000
 ORACLE = get("inceptionn").oracle
 RNG = np.random.default_rng(11)
 GRADIENT = RNG.normal(0, 2e-3, 15000 if not JIT_DISABLED else 3000).astype(np.float32).tobytes()
 
 
-def make_nic(per_segment: bool = False) -> Nic:
+def make_nic(ipv6: bool = False, per_segment: bool = False) -> Nic:
     """Return a NIC whose host has connected to a host with a NIC."""
-    nic = Nic(per_segment=per_segment)
-    connect(nic, Nic(), ISN)
-    return nic
+    return connected(ipv6, per_segment=per_segment)[0]
 
 
-def dissect(frame: bytes) -> tuple[Ipv4, Tcp, Block]:
+def dissect(frame: bytes) -> tuple[Ipv4 | Ipv6, Tcp, Block]:
     """Read one wire frame with the plain parsers: every check of theirs is a check of the engine."""
-    header, octets = parse_vnet(frame)
+    header, _, ip, payload = parsed(frame)
     assert header == Vnet()
-    ip, payload = parse_ipv4(parse_ethernet(octets)[1])
     block = parse_block(payload, ip.src, ip.dst, FIRST_NONCE)
     tcp, rest = parse_tcp(block.tcp_header)
     assert rest == b""
@@ -57,15 +52,20 @@ def payload_of(block: Block) -> bytes:
     return ORACLE.decode(np.frombuffer(block.bursts, np.uint8), block.count, block.bound_k).tobytes()
 
 
+@FAMILIES
 @pytest.mark.parametrize("per_segment", [False, True])
-def test_a_large_segment_becomes_blocks_that_hold_it(per_segment: bool) -> None:
-    nic = make_nic(per_segment=per_segment)
-    frames = nic.from_host(make_segment(GRADIENT, seq=ISN + 1, flags="PA", ident=7))
+def test_a_large_segment_becomes_blocks_that_hold_it(per_segment: bool, ipv6: bool) -> None:
+    nic = make_nic(ipv6, per_segment)
+    frames = nic.from_host(make_segment(GRADIENT, seq=FIRST, flags="PA", ident=7, ipv6=ipv6))
     assert all(len(frame) <= 10 + 14 + 1500 for frame in frames)
     rebuilt = b""
     for index, frame in enumerate(frames):
         ip, tcp, block = dissect(frame)
-        assert (ip.tos, ip.protocol, ip.ident, ip.ttl) == (0x28, 108, 7 + index, 64)
+        assert ip == (
+            Ipv6(0x28, 0xBEEF, 108, 64, ip.src, ip.dst)
+            if ipv6
+            else Ipv4(0x28, 7 + index, 0x4000, 64, 108, ip.src, ip.dst)
+        )
         assert tcp.seq == ISN + 1 + len(rebuilt)
         assert (tcp.ack, tcp.window, tcp.checksum, tcp.options) == (
             6,
@@ -83,7 +83,9 @@ def test_a_large_segment_becomes_blocks_that_hold_it(per_segment: bool) -> None:
 
 @pytest.mark.parametrize("per_segment", [False, True])
 def test_the_mark_is_in_the_middle(per_segment: bool) -> None:
-    blocks = [dissect(frame)[2] for frame in make_nic(per_segment).from_host(make_segment(GRADIENT, seq=ISN + 1))]
+    blocks = [
+        dissect(frame)[2] for frame in make_nic(per_segment=per_segment).from_host(make_segment(GRADIENT, seq=FIRST))
+    ]
     for block in blocks[:-1] if not per_segment else []:  # they end for want of room: the middle of their octets
         assert abs(block.half_len - len(block.bursts) / 2) <= MAX_BURST_PAYLOAD
     for block in blocks if per_segment else blocks[-1:]:
@@ -95,9 +97,9 @@ def test_a_peer_that_does_not_know_the_codec_gets_its_values_in_another(known: t
     nic = Nic(codec=CodecId.PACKED)
     nic.from_host(make_segment(flags="S", seq=ISN))
     word = emit_capability(sum(1 << codec_id for codec_id in known), ways=0, nonce=FIRST_NONCE)
-    nic.from_wire([make_segment(flags="SA", seq=5, ack=ISN + 1, to_client=True, options=[(253, word[2:])])])
+    nic.from_wire([make_segment(flags="SA", seq=5, ack=FIRST, to_client=True, options=[(253, word[2:])])])
     nic.judge()
-    segment = make_segment(GRADIENT, seq=ISN + 1)
+    segment = make_segment(GRADIENT, seq=FIRST)
     frames = nic.from_host(segment)
     if CodecId.BOUNDED not in known:
         assert (frames, nic.counters[Counter.BYPASS_PEER]) == ([segment], 1)
@@ -135,7 +137,7 @@ def test_floats_are_counted_from_the_first_octet_after_the_syn(
             if ip.protocol == 6:
                 tcp, payload = parse_tcp(octets)
             else:
-                ip, tcp, block = dissect(frame)
+                _, tcp, block = dissect(frame)
                 payload = payload_of(block)
                 assert ip.ident == 77 + index
             assert tcp.seq == (isn + 1 + len(rebuilt)) % 2**32
@@ -217,18 +219,18 @@ def test_random_frames_cross(octets: bytes) -> None:
     assert nic.from_host(frame) == [frame]
 
 
+@FAMILIES
 @pytest.mark.parametrize("tos", [0x28, 0x29, 0x2A, 0x2B])
-def test_the_ecn_bits_do_not_matter(tos: int) -> None:
-    nic = make_nic()
-    ip, _, _ = dissect(nic.from_host(make_segment(GRADIENT, seq=ISN + 1, tos=tos))[0])
-    assert ip.tos == tos
+def test_the_ecn_bits_do_not_matter(tos: int, ipv6: bool) -> None:
+    ip, _, _ = dissect(make_nic(ipv6).from_host(make_segment(GRADIENT, seq=FIRST, tos=tos, ipv6=ipv6))[0])
+    assert (ip.tos if isinstance(ip, Ipv4) else ip.traffic_class) == tos
 
 
 @pytest.mark.parametrize(("gso_size", "per_segment"), [(48, True), (76, True), (200, True), (48, False), (88, False)])
 def test_a_small_mss_never_outgrows_the_buffers(gso_size: int, per_segment: bool) -> None:
     nic = make_nic(per_segment=per_segment)
     zeros = bytes(64000 if not JIT_DISABLED else 16000)
-    sent = make_segment(zeros, seq=ISN + 1, gso_size=gso_size)
+    sent = make_segment(zeros, seq=FIRST, gso_size=gso_size)
     frames = nic.from_host(sent)
     assert frames == [sent] or len(frames) <= MAX_WIRE_FRAMES
     assert frames == [sent] or all(len(frame) <= 10 + 14 + 52 + gso_size for frame in frames)
@@ -236,14 +238,14 @@ def test_a_small_mss_never_outgrows_the_buffers(gso_size: int, per_segment: bool
 
 def test_no_wire_frame_is_larger_than_the_hosts_segments() -> None:
     nic = make_nic()
-    frames = nic.from_host(make_segment(GRADIENT, seq=ISN + 1, gso_size=500))
+    frames = nic.from_host(make_segment(GRADIENT, seq=FIRST, gso_size=500))
     assert len(frames) > 1
     assert all(len(frame) <= 10 + 14 + 52 + 500 for frame in frames)
 
 
 def test_flows_are_counted_and_a_new_connection_starts_anew() -> None:
     nic = make_nic()
-    nic.from_host(make_segment(GRADIENT[:4000], seq=ISN + 1))
+    nic.from_host(make_segment(GRADIENT[:4000], seq=FIRST))
     connect(nic, Nic(), 5000)
     assert nic.flows() == []
     dissect(nic.from_host(make_segment(GRADIENT[:400], seq=5001, options=TIMESTAMPS))[0])
@@ -258,13 +260,13 @@ def test_what_crosses_plain_for_want_of_gain_has_the_codec_s_values(floats: int,
     values = np.full(floats, 3.0, np.float32)
     values[::20] = 0.0007
     octets = values.tobytes()
-    sent = make_segment(octets, seq=ISN + 1, needs_csum=needs_csum, gso_size=None if needs_csum else 0)
+    sent = make_segment(octets, seq=FIRST, needs_csum=needs_csum, gso_size=None if needs_csum else 0)
     nic = make_nic()
     (crossed,) = nic.from_host(sent)
     assert nic.counts()["bypass_no_gain"] == 1
     assert not any(name.startswith("tx_class") for name in nic.counts())
     assert crossed[-len(octets) :] == ORACLE.round_trip(values, 10).tobytes() != octets
-    summed_later = make_segment(octets, seq=ISN + 1)[: len(sent) - len(octets)]
+    summed_later = make_segment(octets, seq=FIRST)[: len(sent) - len(octets)]
     if needs_csum or floats < 300:
         assert crossed[: len(summed_later)] == summed_later  # the checksum is left to whoever fills it in last
 
@@ -272,16 +274,15 @@ def test_what_crosses_plain_for_want_of_gain_has_the_codec_s_values(floats: int,
 def test_a_large_segment_without_gain_is_cut_between_floats() -> None:
     nic = make_nic()
     octets = np.full(2000, 3.0, np.float32).tobytes()
-    (sent,) = nic.from_host(make_segment(octets, seq=ISN + 1, gso_size=1447))
+    (sent,) = nic.from_host(make_segment(octets, seq=FIRST, gso_size=1447))
     header = parse_vnet(sent)[0]
     assert (header.gso_type, header.gso_size) == (GSO_TCPV4, 1444)
 
 
-@pytest.mark.parametrize("ipv6", [False, True])
+@FAMILIES
 def test_a_segment_with_a_wrong_checksum_is_not_touched_and_counted(ipv6: bool) -> None:
-    nic = Nic()
-    connect(nic, Nic(), ISN, ipv6=ipv6)
-    sound = make_segment(GRADIENT[:1001], seq=ISN + 1, needs_csum=False, ipv6=ipv6)
+    nic = make_nic(ipv6)
+    sound = make_segment(GRADIENT[:1001], seq=FIRST, needs_csum=False, ipv6=ipv6)
     damaged = sound[:-1] + bytes([sound[-1] ^ 1])
     assert nic.from_host(damaged) == [damaged]
     assert nic.counts()["bypass_bad_sum"] == 1
@@ -292,7 +293,7 @@ def test_a_segment_with_a_wrong_checksum_is_not_touched_and_counted(ipv6: bool) 
 
 def test_a_fin_alone_and_an_untagged_syn_end_a_flow_and_other_connections_take_no_slot() -> None:
     nic = make_nic()
-    nic.from_host(make_segment(GRADIENT[:4000], seq=ISN + 1))
+    nic.from_host(make_segment(GRADIENT[:4000], seq=FIRST))
     nic.from_host(make_segment(seq=ISN + 4001, flags="FA"))
     (flow,) = nic.flows()
     assert flow["closed"]
@@ -306,19 +307,18 @@ def test_a_fin_alone_and_an_untagged_syn_end_a_flow_and_other_connections_take_n
 
 
 def test_segments_that_echo_congestion_are_compressed_and_not_merged_with_others() -> None:
-    nic, peer = Nic(), Nic()
-    connect(nic, peer, ISN)
-    frames = nic.from_host(make_segment(GRADIENT[:4000], seq=ISN + 1, flags="A"))
+    nic, peer = connected()
+    frames = nic.from_host(make_segment(GRADIENT[:4000], seq=FIRST, flags="A"))
     frames += nic.from_host(make_segment(GRADIENT[4000:8000], seq=ISN + 4001, flags="EA"))
     assert nic.counts()["tx_segments"] == 2
     delivered = peer.from_wire(frames)
-    headers = [parse_tcp(parse_ipv4(parse_ethernet(parse_vnet(frame)[1])[1])[1])[0] for frame in delivered]
+    headers = [tcp_of(frame)[0] for frame in delivered]
     assert [header.flags & 0x40 for header in headers] == [0, 0x40]
 
 
 def test_segments_without_gain_do_not_put_a_flow_on_probation() -> None:
     nic = make_nic()
     for _ in range(5):
-        nic.from_host(make_segment(GRADIENT[:8], seq=ISN + 1, flags="PA"))
+        nic.from_host(make_segment(GRADIENT[:8], seq=FIRST, flags="PA"))
     assert nic.counts()["bypass_no_gain"] == 5
     assert "tx_fallbacks" not in nic.counts()

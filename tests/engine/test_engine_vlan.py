@@ -1,7 +1,5 @@
 """A VLAN tag that the kernel took out is put back, and the engine does not look into tagged VLAN frames."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scapy.layers.l2 import Dot1Q, Ether
@@ -9,9 +7,8 @@ from scapy.layers.l2 import Dot1Q, Ether
 from netoffload.codec import get
 from netoffload.engine.vlan import TAG_LEN, put_tag_back
 from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
-from tests.engine.frames import make_segment
-from tests.engine.linux_tcp import tcp_of
-from tests.engine.nic_pair import Nic, connect
+from tests.engine.frames import make_segment, tcp_of
+from tests.engine.nic_pair import connected
 
 ZEROS = np.zeros(500, np.float32).tobytes()
 
@@ -56,8 +53,7 @@ def test_short_frames_get_theirs_too(frame: bytes) -> None:
 
 
 def test_tagged_frames_cross_both_ways_even_with_a_block_inside() -> None:
-    client, server = Nic(), Nic()
-    connect(client, server, 1000)
+    client, server = connected()
     (block,) = client.from_host(make_segment(ZEROS, seq=1001))
     before = server.counts()
     for frame in (tagged(make_segment(ZEROS, seq=1001)), tagged(make_segment(flags="S")), tagged(block)):
@@ -70,8 +66,7 @@ def test_tagged_frames_cross_both_ways_even_with_a_block_inside() -> None:
 
 def test_untagging_and_tagging_again_in_mid_stream_tears_no_float() -> None:
     """What a connection sends first without its ToS is exact, and so it stays; what it sent with the ToS is rounded."""
-    client, server = Nic(), Nic()
-    connect(client, server, 1000)
+    client, server = connected()
     values = np.random.default_rng(3).normal(0, 0.01, 3000).astype(np.float32)
     octets, wanted = values.tobytes(), get("inceptionn").round_trip(values, 10).tobytes()
     exact = wanted[:2000] + octets[2000:]
@@ -106,8 +101,7 @@ def test_untagging_and_tagging_again_in_mid_stream_tears_no_float() -> None:
 
 
 def test_what_was_sent_before_the_first_tag_stays_exact() -> None:
-    client, server = Nic(), Nic()
-    connect(client, server, 1000)
+    client, server = connected()
     octets = np.random.default_rng(3).normal(0, 0.01, 1000).astype(np.float32).tobytes()
     for tos in (0, 0x28):  # the second time it is sent again
         sent = make_segment(octets[:1000], seq=1001, tos=tos)

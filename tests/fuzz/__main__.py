@@ -1,7 +1,5 @@
 """What a person types: ``python -m tests.fuzz frames --count 200M --jobs 2``; also ``payloads``, and ``floats``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -3,8 +3,6 @@
 The content of a batch depends only on the seed and its number, so a failure can be repeated.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Final

@@ -14,8 +14,6 @@ For codecs without tags the oracle packs one burst at a time with Python's integ
 of their payloads are compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -72,13 +70,7 @@ def verify(
 ) -> Mismatch | None:
     """Check the bit patterns ``first`` to ``first + count`` over several processes; return the first difference.
 
-    Args:
-        name: a codec's name.
-        bound_k: the error bound is 2**-bound_k.
-        first: a multiple of 8, so that tasks begin with whole bursts.
-        count: number of bit patterns.
-        jobs: processes; None for one per core.
-        on_progress: called with the number of patterns checked so far.
+    ``first`` is a multiple of 8, so that tasks begin with whole bursts.
     """
     get(name)
     check_bound_k(bound_k)

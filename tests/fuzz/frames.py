@@ -14,9 +14,7 @@ for a reason. A bundle has one outcome per block, and one more if its rest is dr
 given to receive, which must take them.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -30,7 +28,7 @@ from netoffload.compiled.syscalls import MUTEX_WORDS
 from netoffload.config import BOUND_K_MAX
 from netoffload.engine import network
 from netoffload.engine.authentication import Authenticator
-from netoffload.engine.counters import Counter
+from netoffload.engine.counters import Counter, Counters
 from netoffload.engine.encapsulation import (
     CURSOR_FIELDS,
     HEADERS_LEN,
@@ -66,9 +64,6 @@ from netoffload.wire.authentication import KEY_LEN
 from tests.fuzz.batches import BATCH, Tally
 from tests.fuzz.samples import FROM_PEER, HANDSHAKE_STEPS, ISN, Samples, make_handshakes, make_samples
 from tests.shared.guarded import guarded_octets
-
-if TYPE_CHECKING:
-    from netoffload.engine.counters import Counters
 
 _MTUS: Final = (68, 576, 1280, 1500, 1500, 9000)
 _VERDICTS: Final = (UNDECIDED, NOT_FLOATS, *[FLOATS] * 14)
@@ -113,14 +108,7 @@ _NOTHING: Final = -1
 
 
 class Memory(NamedTuple):
-    """All memory that the engine works on; each part ends where a page ends, so a read behind it crashes.
-
-    Attributes:
-        nic: the NIC's state.
-        frame: the current frame, at the end of this memory.
-        wire: the room that transmit writes into.
-        gathered: a bundle in one piece.
-    """
+    """All memory that the engine works on; each part ends where a page ends, so a read behind it crashes."""
 
     nic: NicState
     frame: Uint8Array

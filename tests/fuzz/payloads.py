@@ -13,8 +13,6 @@ right middle in two thirds of the cases. Two runs of empty groups may meet at th
 ``decode_halves`` has its own check.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

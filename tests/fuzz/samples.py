@@ -1,7 +1,5 @@
 """Good frames of every kind, from which :mod:`tests.fuzz.frames` makes bad ones. Plain Python, made once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -44,12 +42,9 @@ _FLAGS: Final = (
 
 
 class Samples(NamedTuple):
-    """Frames with virtio-net header.
+    """Frames with virtio-net header: uint8[frames, longest] with zeros behind each, int64[frames] lengths.
 
-    Attributes:
-        octets: uint8[frames, longest], zeros behind each.
-        lengths: int64[frames].
-        shares: float64[frames], how often to take each; their sum is 1. SYNs are rare, because they reset flows.
+    ``shares`` says how often to take each; their sum is 1. SYNs are rare, because they reset flows.
     """
 
     octets: Uint8Array

@@ -1,7 +1,5 @@
 """All floats, and payloads at the edge of memory: short runs, and that both find errors."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Damaged frames into both directions of the engine, in guarded memory: a short run."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 import resource
@@ -12,39 +10,28 @@ from netoffload.errors import UsageError
 from netoffload.lab import record_formats, reports, results
 from netoffload.lab.results import (
     ClassCounts,
-    Configuration,
     Learning,
     NodeTraffic,
     Record,
     Spread,
     Timing,
     Traffic,
-    Versions,
 )
+from tests.lab.records import a_run
 from tests.shared.commands import netoffload
 
 
 def a_record() -> Record:
-    configuration = Configuration(
-        "hdc", "inc+c", 4, 10, 1, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 4.0, "digits", 1149010,
-        "inceptionn", 10, "coalesced", 10**9, 1500, False, "partitioned", "nic",
-        "sgd:momentum=0.9,weight_decay=5e-05,nesterov=false", "step:warmup=0,divisor=5.0,interval=2000", None, 0.0,
-    )  # fmt: skip
-    samples = Spread.of([0.03, 0.02, 0.04])
+    run, samples = a_run("inc+c", 0.03), Spread.of([0.03, 0.02, 0.04])
     nodes = (NodeTraffic("n0", 1000, 10), NodeTraffic("n1", 500, 6))
-    return Record(
-        format=record_formats.FORMAT,
-        started="2026-01-01T00:00:00+00:00",
-        configuration=configuration,
-        versions=Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab"),
+    return dataclasses.replace(
+        run,
+        configuration=dataclasses.replace(run.configuration, loss_scale=4.0),
         rate_bps_measured=None,
         timing=Timing(samples, samples, samples, samples, samples, samples, samples, None),
         traffic=Traffic(nodes, 600, 100, 7, ClassCounts(1, 2, 3, 4), 0.5, {"drop_checksum": 2}),
         compression_efficiency=0.2,
         learning=Learning(0.5, {"5": 0.25}, None),
-        parameter_sha256="ab",
-        first_iteration=0,
-        timed_iterations=10,
         peak_memory_octets=(500, 700),
     )
 

@@ -1,7 +1,5 @@
 """Gradients reduced in buckets of layers, with threads as ranks."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Workers in groups (INCEPTIONN, Fig. 1): every rank ends with the oracle's bits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

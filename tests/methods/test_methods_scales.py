@@ -1,7 +1,5 @@
 """Scales that follow from the gradient itself: any history, every codec, threads as ranks."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layers that stay exact, and scales that all ranks share, with threads as ranks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Averaged weights, with threads as ranks; between two averages each worker moves by its own gradient."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

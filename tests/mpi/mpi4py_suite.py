@@ -9,8 +9,6 @@ calls of both kinds, with the reasons. An error on any rank makes it fail. Nine 
 that these and ours do not disturb each other; ``--only-float32`` leaves out those of arrays.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

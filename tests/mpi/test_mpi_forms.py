@@ -1,10 +1,7 @@
 """The arguments of a call: every form of a buffer specification and of a request that mpi4py takes."""
 
-from __future__ import annotations
-
 import array
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -120,14 +117,6 @@ def test_equal_blocks_begin_at_their_displacement() -> None:
     assert [len(span) for span in spans] == [2, 2]
 
 
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompComm]:
-    """A communicator of one rank without a NIC."""
-    monkeypatch.delenv("NETOFFLOAD_CONTROL", raising=False)
-    with CompComm(MPI.COMM_SELF) as comm:
-        yield comm
-
-
 @pytest.mark.slow
 def test_what_goes_to_nobody_needs_no_buffer(alone: CompComm) -> None:
     alone.Send_comp(None, MPI.PROC_NULL)
@@ -228,3 +217,58 @@ def test_a_communicator_gives_its_duplicates_back() -> None:
     assert _duplicate_of(comm) is of_handle  # the user's is not touched again
     comm.Free()
     assert of_handle == MPI.COMM_NULL
+
+
+def bad_buffers() -> list[Any]:
+    torch = pytest.importorskip("torch")
+    good, frozen = np.zeros(8, np.float32), np.zeros(8, np.float32)
+    frozen.setflags(write=False)
+    arrays = [np.zeros(8), np.zeros(8, np.int32), np.zeros(8, np.float16), np.zeros(16, np.float32)[::2], frozen]
+    tensors = [torch.zeros(8, dtype=torch.bfloat16), torch.zeros(8, requires_grad=True)]
+    return [*arrays, *tensors, [good, MPI.DOUBLE], [np.zeros(8), MPI.FLOAT], bytearray(32), [1.0, 2.0], "text", None]
+
+
+@pytest.mark.slow
+def test_tensors_are_buffers_and_what_holds_no_floats_is_refused(alone: CompComm) -> None:
+    torch = pytest.importorskip("torch")
+    tensor, into = torch.ones(2, 4), np.zeros(8, np.float32)
+    alone.Allreduce_ring(tensor, into)
+    alone.Allreduce_ring(MPI.IN_PLACE, tensor)
+    assert (into == 1).all()
+    before = alone.totals()
+    for bad in bad_buffers():
+        for call in (alone.Allreduce_comp, alone.Allreduce_ring):
+            with pytest.raises(BufferTypeError):
+                call(MPI.IN_PLACE, bad)
+    with pytest.raises(TypeError):
+        alone.Send_comp(np.zeros(3), 0)
+    assert alone.totals() == before
+
+
+GOOD = np.zeros(8, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("Allreduce_comp", (GOOD, GOOD[:4])),
+        ("Allreduce_comp", (MPI.IN_PLACE, [GOOD, 9, MPI.FLOAT])),
+        ("Allreduce_comp", (MPI.IN_PLACE, GOOD, MPI.LAND)),
+        ("Bcast_comp", (GOOD, 1)),
+        ("Reduce_scatter_comp", (GOOD, GOOD, [8] * 2)),
+        ("Allgatherv_comp", (GOOD, [GOOD, [9], MPI.FLOAT])),
+        ("Send_comp", (GOOD, 1)),
+        ("Send_comp", (GOOD, 0, -7)),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(alone: CompComm, call: str, arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - each call says it in its own words
+        getattr(alone, call)(*arguments)
+    assert alone.totals().calls == 0
+
+
+@pytest.mark.parametrize("name", ["Send_comp", "Bcast_comp", "Gatherv_comp", "Alltoall_comp", "Iallreduce_comp"])
+def test_calls_for_objects_are_refused_by_the_name_of_those_for_buffers(alone: CompComm, name: str) -> None:
+    assert hasattr(alone, name)
+    with pytest.raises(TypeError, match=name):
+        getattr(alone, name.lower())([1, 2, 3])

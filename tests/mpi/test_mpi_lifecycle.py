@@ -1,14 +1,11 @@
 """A CompComm beside its calls: accounts, requirements, background calls. Ranks are threads, sockets are real."""
 
-from __future__ import annotations
-
 import re
 import socket
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,25 +16,16 @@ from mpi4py import MPI
 from netoffload.collectives import barrier
 from netoffload.collectives.announcement import ANNOUNCEMENT_OCTETS
 from netoffload.errors import CollectiveError, UsageError
-from netoffload.transport.calls import CallQueue, Calls
-from netoffload.transport.info import CommInfo, NicAccount
+from netoffload.transport.calls import CallQueue
+from netoffload.transport.info import CommInfo
 from netoffload.transport.plane import DataPlane, Settings
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi import CompComm
-from netoffload_mpi.plane import MpiPlane
+from tests.mpi.verify.local_ranks import ThreadComm
 from tests.transport.tcp_ranks import run_tcp
 
 TWO_THREADS = "rank 0 calls collectives of one communicator from two threads at the same time"
-
-
-def comm_over(exchange: TcpExchange, settings: Settings | None = None) -> CompComm:
-    """A CompComm whose connections are ``exchange``; of MPI it knows this process only."""
-    comm = CompComm(MPI.COMM_SELF)
-    account = NicAccount(None, exchange.tagged_connections)
-    addresses = ["127.0.0.1"] * exchange.size
-    comm._calls = Calls(MpiPlane(exchange, None, None, addresses, account, settings or Settings(), mpi=comm))
-    return comm
 
 
 @pytest.mark.parametrize(
@@ -59,7 +47,7 @@ def test_a_codec_that_cannot_be_is_refused_before_the_first_call(
 def test_what_one_rank_requires_in_vain_is_told_to_all() -> None:
     def body(exchange: TcpExchange) -> None:
         required = exchange.rank == 2
-        comm = comm_over(exchange, Settings(require=required, per_call=required))
+        comm = ThreadComm.over(exchange, Settings(require=required, per_call=required))
         values = np.ones(100, np.float32)
         if required:
             with pytest.raises(CollectiveError, match="this rank has no NIC"):
@@ -90,34 +78,29 @@ def test_what_one_rank_requires_in_vain_is_told_to_all() -> None:
 def test_ranks_that_differ_in_an_option_all_hear_of_it(odd: dict[str, Any], usual: dict[str, Any]) -> None:
     def body(exchange: TcpExchange) -> None:
         options = odd if exchange.rank == 1 else usual
-        comm_over(exchange).Allreduce_comp(MPI.IN_PLACE, np.ones(100, np.float32), **options)
+        ThreadComm.over(exchange).Allreduce_comp(MPI.IN_PLACE, np.ones(100, np.float32), **options)
 
     for error in run_tcp(3, body):
         assert isinstance(error, CollectiveError)
         assert "ranks disagree" in str(error)
 
 
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompComm]:
-    """A communicator of one rank without a NIC."""
-    monkeypatch.delenv("NETOFFLOAD_CONTROL", raising=False)
-    with CompComm(MPI.COMM_SELF) as comm:
-        yield comm
-
-
 def test_octets_of_both_lanes_count_where_an_algorithm_uses_both() -> None:
     meeting = 2 * ANNOUNCEMENT_OCTETS  # two rounds among three ranks, on the untagged lane
 
     def body(exchange: TcpExchange) -> list[int]:
-        comm, values = comm_over(exchange), np.ones(1200, np.float32)
+        comm, values = ThreadComm.over(exchange), np.ones(120_000, np.float32)
         counts = []
         for algorithm in ("ring", "wa", "hierarchical"):
             comm.Allreduce_comp(MPI.IN_PLACE, values, algorithm=algorithm, groups=[[0], [1], [2]])
             counts.append(comm.last_info.raw_octets)
+            assert comm.last_info.seconds > 0
         comm.Allreduce_comp(MPI.IN_PLACE, values, algorithm="hierarchical", groups=[[0], [1], [2]], top="wa")
+        assert (comm.totals().calls, comm.totals().nic) == (4, None)
         return [*counts, comm.last_info.raw_octets]
 
-    ring, (up, down) = 4 * 4800 // 3, (4800, 2 * 4800)
+    octets = 4 * 120_000
+    ring, (up, down) = 4 * octets // 3, (octets, 2 * octets)
     workers = [ring, up + meeting, ring, up + 2 * meeting]
     assert run_tcp(3, body) == [[ring, down + meeting, ring, down + 2 * meeting], workers, workers]
 
@@ -208,7 +191,7 @@ def test_two_threads_in_one_communicator_are_told_so_on_every_rank() -> None:
     entered, refused = threading.Event(), threading.Event()
 
     def body(exchange: TcpExchange) -> None:
-        comm, values = comm_over(exchange), np.ones(9, np.float32)
+        comm, values = ThreadComm.over(exchange), np.ones(9, np.float32)
         if exchange.rank == 1:
             assert refused.wait(10)
             comm.Allreduce_comp(MPI.IN_PLACE, values)

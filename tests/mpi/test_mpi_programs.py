@@ -1,7 +1,5 @@
 """Random programs: a short run, and that it finds errors."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Comparing requests, and probes: they do what mpi4py's calls of these names do."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls beside plain MPI, calls that lose a rank, and the one round that ``netoffload verify collectives`` makes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -16,8 +14,6 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from netoffload.compiled.progress import COMPILING
-from netoffload.errors import RunError
 from netoffload.lab.testbed.launch import find_mpiexec, find_openmpi
 from netoffload.lab.testbed.processes import guarded, marked
 from netoffload_mpi import CompComm
@@ -27,43 +23,17 @@ from tests.mpi.verify.__main__ import packed
 from tests.mpi.verify.cases import EXACT, Place
 from tests.mpi.verify.failures import FAMILIES
 from tests.mpi.verify.run import Trial, first_difference
-from tests.shared.commands import python
+from tests.shared.commands import python, ranks
 from tests.shared.forked_ranks import _forks  # noqa: F401
-from tests.shared.local_ranks import run_local_ranks
 
 pytestmark = [pytest.mark.mpi]
 
 ROOT = Path(__file__).parents[2]
 MARK = "NETOFFLOAD_TEST_OF_VERIFY"
 PROGRAM = "tests.mpi.verify"
-OFFLOAD = ("--offload", "nic")
-COMMAND = ("netoffload", "verify", "collectives")
-BROKEN = "tests.mpi.programs.verify_broken"
+BROKEN = ("-m", "tests.mpi.programs.verify_broken")
 NOT_MOVING = {"Barrier"}
 """Leaves nothing behind that could be compared; every step of the program uses it."""
-
-
-def ranks(mpi: str, count: int, *words: str) -> tuple[str, str]:
-    """Run a program on ranks of this machine; return what it printed, and what it said or why it failed."""
-    out: list[bytes] = []
-    err: list[bytes] = []
-    try:
-        run_local_ranks(
-            count,
-            ["-m", *words],
-            mpi=mpi,
-            timeout_s=100,
-            on_stdout=lambda _, lines: out.append(lines),
-            on_stderr=lambda _, lines: err.append(lines),
-        )
-    except RunError as error:
-        err.append(str(error).encode())
-    return b"".join(out).decode(), re.sub(f".*{COMPILING}: .*\n", "", b"".join(err).decode())
-
-
-def need(mpi: str) -> None:
-    if (find_mpiexec if mpi == "mpich" else find_openmpi)() is None:
-        pytest.skip(f"{mpi} is not installed (scripts/setup installs it)")
 
 
 @pytest.mark.parametrize(
@@ -76,12 +46,10 @@ def need(mpi: str) -> None:
     ],
 )
 def test_every_call_is_plain_mpis_and_the_codecs(mpi: str, most: int, sizes: tuple[int, ...]) -> None:
-    need(mpi)
-    told, said = ranks(
-        mpi, most, PROGRAM, *OFFLOAD, "--json", *(word for size in sizes for word in ("--size", str(size)))
-    )
-    assert "exit code" not in said
-    record = json.loads(told)
+    words = [word for size in sizes for word in ("--size", str(size))]
+    done = ranks(most, "-m", PROGRAM, "--offload", "nic", "--json", *words, mpi=mpi)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
     assert record["mismatch"] is None
     assert record["sizes"] == list(sizes)
     assert record["ranks"] == [ranks for ranks in (1, 2, 3, 4, 5, 8) if ranks <= most]
@@ -134,17 +102,16 @@ def test_communicators_share_rounds() -> None:
     ],
 )
 def test_what_cannot_be_verified_is_one_clear_line(words: list[str], message: str) -> None:
-    need("mpich")
-    told, said = ranks("mpich", 1, PROGRAM, *words)
-    assert told == ""
-    assert message in said
-    assert "Traceback" not in said
+    done = ranks(1, "-m", PROGRAM, *words)
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.skipif(find_mpiexec() is None, reason="mpich is not installed (scripts/setup installs it)")
 def test_a_program_that_is_ended_leaves_no_rank(number: int) -> None:
     """Not mpiexec, its proxy and the ranks, nor the shells that would outlive their ranks."""
-    need("mpich")
     command = [sys.executable, "-m", "tests.mpi.verify.lost_rank", "-n", "3", "--strike", "stop"]
     mark = f"{MARK}={os.getpid()}"
     environment = os.environ | dict([mark.split("=")])
@@ -171,7 +138,8 @@ def test_a_program_that_is_ended_leaves_no_rank(number: int) -> None:
 def test_every_survivor_of_every_call_names_the_rank(
     mpi: str, strike: str, timeout_s: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    need(mpi)
+    if (find_mpiexec if mpi == "mpich" else find_openmpi)() is None:
+        pytest.skip(f"{mpi} is not installed (scripts/setup installs it)")
     assert lost_rank.main(["--mpi", mpi, "--strike", strike, "--timeout", str(timeout_s)]) == 0
     families = json.loads(capsys.readouterr().out)["families"]
     assert families.keys() == FAMILIES.keys()
@@ -182,10 +150,10 @@ def test_every_survivor_of_every_call_names_the_rank(
 
 @pytest.mark.parametrize(("offload", "codec"), [("nic", "none"), ("inline", "packed:10")])
 def test_one_round_over_the_ranks_at_hand_is_right(offload: str, codec: str) -> None:
-    need("mpich")
-    told, said = ranks("mpich", 3, *COMMAND, "--count", "20000", "--json", "--offload", offload)
-    assert "exit code" not in said
-    record = json.loads(told)
+    words = ("verify", "collectives", "--count", "20000", "--json", "--offload", offload)
+    done = ranks(3, "-m", "netoffload", *words)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
     assert (record["ranks"], record["floats"], record["has_nic"]) == (3, 20_001, False)
     assert (record["offload"], record["codec"]) == (offload, codec)
     assert not any(record["wrong"].values())
@@ -198,18 +166,16 @@ def test_one_round_over_the_ranks_at_hand_is_right(offload: str, codec: str) -> 
     ("breaks", "name"), [("Igatherv_comp", "Gatherv"), ("Allreduce_comp", "Allreduce, as the codec rounds")]
 )
 def test_one_round_finds_a_wrong_value(breaks: str, name: str) -> None:
-    need("mpich")
-    told, said = ranks("mpich", 2, BROKEN, breaks, *COMMAND[1:], *OFFLOAD, "--count", "100")
-    assert f"{name}: rank 0: value " in told
-    assert "Bcast: right" in told
-    assert "exit code 1" in said
+    done = ranks(2, *BROKEN, breaks, "verify", "collectives", "--offload", "nic", "--count", "100")
+    assert f"{name}: rank 0: value " in done.stdout
+    assert "Bcast: right" in done.stdout
+    assert "exit code 1" in done.stderr
 
 
 def test_one_round_over_a_rank_that_is_missing_ends_the_job() -> None:
-    need("mpich")
-    told, said = ranks("mpich", 2, BROKEN, "", *COMMAND[1:], *OFFLOAD, "--timeout", "2")
-    assert told == ""
-    assert "netoffload: rank 1: rank 0 was silent for 2 s" in said
+    done = ranks(2, *BROKEN, "", "verify", "collectives", "--offload", "nic", "--timeout", "2")
+    assert done.stdout == ""
+    assert "netoffload: rank 1: rank 0 was silent for 2 s" in done.stderr
 
 
 def test_importing_the_extension_loads_no_case() -> None:

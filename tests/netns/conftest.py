@@ -1,7 +1,5 @@
 """Fixtures of tests on real namespaces: the skip, a state directory, and a small testbed with NICs."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import subprocess
@@ -11,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from netoffload.errors import SystemRefusedError
-from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, state_root
+from netoffload.lab.testbed import Testbed, state_root
 from netoffload.lab.testbed.build import check_root, check_tun
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
 from netoffload.lab.testbed.processes import marked
 from netoffload.netlink import NETNS_DIR, Namespace
-from netoffload.nic_options import NicSettings
+from tests.shared.beds import built
 from tests.shared.forked_ranks import forks_of
 
 ROOT = Path(__file__).parents[2]
@@ -82,14 +80,12 @@ def _host_unchanged() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def plain_bed(_netns_session: None) -> Iterator[Testbed]:
     """Four nodes without NICs, unshaped, for tests that need namespaces and nothing else."""
-    settings = TestbedSettings(4, nic=None)
-    with Testbed(make_plan(settings, f"t{secrets.token_hex(3)}"), check_rate=False) as bed:
+    with built(4, nic=None) as bed:
         yield bed
 
 
 @pytest.fixture(scope="session")
 def nic_bed(_netns_session: None) -> Iterator[Testbed]:
     """Four nodes with NICs (inceptionn, k = 10, coalesced), unshaped, for every test that needs NICs."""
-    settings = TestbedSettings(4, nic=NicSettings())
-    with Testbed(make_plan(settings, f"t{secrets.token_hex(3)}"), check_rate=False) as bed:
+    with built(4) as bed:
         yield bed

@@ -1,7 +1,5 @@
 """``netoffload bench nic`` over real wires: too short for meaningful figures, but every figure is there."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -21,8 +19,6 @@ from netoffload.lab.bench.vpn_peers import PEERS, missing, tunnel
 from netoffload.lab.testbed import Testbed, list_runs
 from netoffload.lab.testbed.stream import Payload
 from netoffload.netlink import NETNS_DIR
-
-pytestmark = pytest.mark.netns
 
 WORDS = ["bench", "nic", "--size", "8MB", "--seconds", "0.2", "--repeat", "1"]
 OCTETS = 4_000_000

@@ -3,8 +3,6 @@
 ``NETOFFLOAD_BESIDE_MB`` sets the megabytes that each program carries (default 20).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -20,12 +18,10 @@ import numpy as np
 import pytest
 
 from netoffload.codec import get
-from netoffload.control import request
 from netoffload.lab.bench.throughput import StreamResult, run_stream
 from netoffload.lab.testbed import Testbed
 from netoffload.lab.testbed.stream import Payload, write_payload
-
-pytestmark = pytest.mark.netns
+from tests.shared.beds import counters, drops
 
 OCTETS = int(os.environ.get("NETOFFLOAD_BESIDE_MB", "20")) * 10**6
 TIMEOUT_S = 60 + OCTETS / 2e6
@@ -76,7 +72,7 @@ def beside(nic_bed: Testbed, payload: Payload) -> Iterator[list[StreamResult]]:
         except BaseException as error:  # whatever it was, the test must fail with it
             errors.append(error)
 
-    before = drops(nic_bed)
+    before = [drops(counters(nic_bed, node)) for node in (0, 1)]
     thread = threading.Thread(target=stream)
     thread.start()
     try:
@@ -86,13 +82,7 @@ def beside(nic_bed: Testbed, payload: Payload) -> Iterator[list[StreamResult]]:
         thread.join()
     assert errors == []
     assert results
-    assert drops(nic_bed) == before
-
-
-def drops(bed: Testbed) -> list[dict[str, int]]:
-    paths = [str(node.control_path) for node in bed.plan.nodes[:2]]
-    counters = [request(path, "counters")["counters"] for path in paths]
-    return [{name: count for name, count in one.items() if name.startswith("drop")} for one in counters]
+    assert [drops(counters(nic_bed, node)) for node in (0, 1)] == before
 
 
 def start(bed: Testbed, argv: list[str]) -> subprocess.Popen[bytes]:

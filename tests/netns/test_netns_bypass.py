@@ -1,11 +1,7 @@
 """Bypass in the kernel: frames that no NIC would change cross past the process, and all others go through it."""
 
-from __future__ import annotations
-
 import contextlib
-import os
 import select
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from netoffload.control import request
 from netoffload.devices.packet import open_packet
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.lab.testbed.plan import NodePlan, nic_argv
@@ -25,44 +20,30 @@ from netoffload.netlink.redirect import has_clsact, remove_link
 from netoffload.nic_options import NicProcess
 from netoffload.wire.vnet import Vnet, emit_vnet
 from netoffload_daemon.bypass import KernelBypass
+from tests.shared.beds import built, counters, grown
+from tests.shared.commands import running_nic
 from tests.shared.transfers import transfer
-
-pytestmark = pytest.mark.netns
+from tests.soak import add_ipv6, kill_nic
 
 OCTETS = 20_000_000
 RATE_BPS = 200_000_000
 KERNEL = NicSettings(bypass="kernel")
 VLAN_ARP = b"\xff" * 6 + bytes.fromhex("020000000099 8100 0005 0806") + bytes(28)
-ADDRESSES = ("10.98.1.2", "fd00:98::2")
+ADDRESSES = ("10.98.1.2", "fd98::2")
 PROGRAMS = Path(__file__).with_name("programs")
 
 
 @pytest.fixture(scope="module", params=["tap", "veth"])
-def bed(request: pytest.FixtureRequest, _netns_session: None) -> Iterator[Testbed]:
+def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
     """Two nodes with the bypass in the kernel, with IPv6 addresses too."""
-    nic = NicSettings(host=request.param, bypass="kernel")
-    plan = make_plan(TestbedSettings(2, nic=nic), f"t{os.urandom(3).hex()}")
-    with Testbed(plan, check_rate=False) as built:
-        for index, node in enumerate(plan.nodes):
-            with Namespace.open(node.netns) as namespace:
-                namespace.set_sysctl(f"net.ipv6.conf.{node.device}.disable_ipv6", "0")
-            words = ["addr", "add", f"fd00:98::{index + 1}/64", "dev", node.device, "nodad"]
-            subprocess.run(["ip", "-n", node.netns, *words], check=True)
-        yield built
+    with built(nic=NicSettings(host=request.param, bypass="kernel")) as made:
+        assert add_ipv6(made)
+        yield made
 
 
 @pytest.fixture
 def octets() -> bytes:
     return np.random.default_rng(4).integers(0, 256, OCTETS, dtype=np.uint8).tobytes()
-
-
-def counters(bed: Testbed, node: int) -> dict[str, int]:
-    answer: dict[str, int] = request(str(bed.plan.nodes[node].control_path), "counters")["counters"]
-    return answer
-
-
-def grown(bed: Testbed, node: int, before: dict[str, int]) -> dict[str, int]:
-    return {name: count - before[name] for name, count in counters(bed, node).items() if count != before[name]}
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -141,9 +122,9 @@ def test_the_wire_is_shaped_and_a_restart_finds_everything(run_id: str) -> None:
     with Testbed(make_plan(TestbedSettings(2, RATE_BPS, nic=KERNEL), run_id)) as bed:
         node = bed.plan.nodes[0]
         assert counters(bed, 0)["kernel_tx_octets"] > counters(bed, 0)["tx_host_octets"]
-        kill_nic(node)
+        kill_nic(bed, node)
         for bypass in ("kernel", "user"):
-            with ready([*nic_argv(bed.plan, node, 0), "--bypass", bypass]):
+            with forwarding([*nic_argv(bed.plan, node, 0), "--bypass", bypass]):
                 assert echoes(bed, "10.98.1.2", 1) == "0\n"
                 counted = counters(bed, 0)
                 assert (counted["kernel_tx_frames"] > 0) is (bypass == "kernel")
@@ -159,27 +140,13 @@ def echoes(bed: Testbed, address: str, count: int) -> str:
         return str(asking.communicate(timeout=30)[0])
 
 
-def kill_nic(node: NodePlan) -> None:
-    pidfd = os.pidfd_open(request(str(node.control_path), "info")["pid"])
-    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    assert select.select([pidfd], [], [], 10)[0]
-    os.close(pidfd)
-
-
 @contextlib.contextmanager
-def ready(words: list[str]) -> Iterator[None]:
-    """Run a NIC of its own; the body runs when it forwards, and when it has ended it has ended well."""
-    reader, writer = os.pipe()
-    command = [sys.executable, "-m", "netoffload_daemon", *words, "--ready-fd", str(writer)]
-    with subprocess.Popen(command, pass_fds=[writer]) as nic:
-        os.close(writer)
-        try:
-            assert os.read(reader, 6) == b"ready\n"
-            yield
-        finally:
-            os.close(reader)
-            nic.terminate()
-            assert nic.wait(timeout=10) == 0
+def forwarding(words: list[str]) -> Iterator[None]:
+    """Run a NIC of its own while the body runs; it ends well."""
+    with running_nic(words) as nic:
+        yield
+        nic.terminate()
+        assert nic.wait(timeout=10) == 0
 
 
 def filters_of(node: NodePlan) -> str:
@@ -201,7 +168,7 @@ def test_a_nic_on_a_host_undoes_it_if_it_stays_root(plain_bed: Testbed) -> None:
     netns = str(netns_path(node.netns))
     before = links_of(node.netns)
     words = ["--host", "tap:t0", "--host-netns", netns, "--wire", node.device, "--wire-netns", netns]
-    with ready([*words, "--bypass", "kernel", "--user", "root", "--ephemeral"]):
+    with forwarding([*words, "--bypass", "kernel", "--user", "root", "--ephemeral"]):
         assert len(links_of(node.netns)) == len(before) + 2
         assert filters_of(node) != ""
     assert links_of(node.netns) == before
@@ -233,7 +200,7 @@ def test_what_a_killed_nic_left_is_found_when_a_device_was_made_anew(plain_bed: 
             remove_link(namespace, gone)
             make(gone)
             with (
-                ready(["--host", "tap:t1", "--host-netns", netns, "--wire", "w0", "--wire-netns", netns])
+                forwarding(["--host", "tap:t1", "--host-netns", netns, "--wire", "w0", "--wire-netns", netns])
                 if (bypass == "user")
                 else KernelBypass(settings)
             ):

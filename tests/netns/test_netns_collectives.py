@@ -1,7 +1,5 @@
 """Collectives between nodes whose NICs compress: right values, the NICs' accounts, and NICs and links that fail."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -14,30 +12,30 @@ from pathlib import Path
 
 import pytest
 
-from netoffload import control
 from netoffload.errors import RunError
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
+from netoffload.lab.testbed import Testbed, run_ranks
 from netoffload.netlink import Namespace
 from netoffload.transport.wiring import nearby
 from tests.mpi.verify.failures import FAMILIES
+from tests.shared.beds import asked, built
 
-pytestmark = [pytest.mark.netns, pytest.mark.mpi]
+pytestmark = pytest.mark.mpi
 
 PROGRAMS = Path(__file__).with_name("programs")
 
 
-def test_all_collectives_through_nics(nic_bed: Testbed) -> None:
-    words = ["python", str(PROGRAMS / "all_collectives.py")]
+def test_long_calls_through_nics_are_accounted(nic_bed: Testbed) -> None:
+    words = ["python", str(PROGRAMS / "nic_accounts.py")]
     result = run_ranks(nic_bed, range(4), words, timeout_s=90, capture_stdout=True)
     assert sorted(result.stdout.split("\n")[:4]) == [f"rank {rank} ok" for rank in range(4)]
 
 
 def test_every_call_through_nics_is_the_codecs_arithmetic(nic_bed: Testbed) -> None:
-    program = ["python", "-m", "tests.mpi.verify", "--ranks", "4", "--size", "3001", "--json"]
+    program = ["python", "-m", "tests.mpi.verify", "--ranks", "4", "--size", "3001", "--size", "70001", "--json"]
     record = json.loads(run_ranks(nic_bed, range(4), program, timeout_s=100, capture_stdout=True).stdout)
     assert record["mismatch"] is None
     assert record["has_nic"]
-    assert record["cases"] > 300
+    assert record["cases"] > 600
 
 
 def test_one_round_through_nics_is_right(nic_bed: Testbed) -> None:
@@ -55,7 +53,7 @@ def test_compression_that_is_required_and_missing_is_an_error(plain_bed: Testbed
 
 
 def kill_nic(bed: Testbed) -> None:
-    os.kill(control.request(str(bed.plan.nodes[1].control_path), "info")["pid"], signal.SIGKILL)
+    os.kill(asked(bed, 1, "info")["pid"], signal.SIGKILL)
 
 
 def cut_link(bed: Testbed) -> None:
@@ -67,11 +65,11 @@ def cut_link(bed: Testbed) -> None:
     ("strike", "calls"), [(kill_nic, ["allreduce, ring", "allreduce, wa", "send and receive"]), (cut_link, [*FAMILIES])]
 )
 def test_every_rank_names_the_node_that_is_cut_off_in_every_call(
-    strike: Callable[[Testbed], None], calls: list[str], run_id: str, tmp_path: Path
+    strike: Callable[[Testbed], None], calls: list[str], tmp_path: Path
 ) -> None:
     program = ["python", "-m", "tests.mpi.verify.failures", "--timeout", "4", "--out", str(tmp_path)]
     program += [word for call in calls for word in ("--family", call)]
-    with Testbed(make_plan(TestbedSettings(3, nic=NicSettings()), run_id), check_rate=False) as bed:
+    with built(3) as bed:
 
         def launch() -> None:
             with contextlib.suppress(RunError):  # what ranks leave behind is looked at, not how mpiexec ends

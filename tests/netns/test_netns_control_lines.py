@@ -1,15 +1,11 @@
 """Lines on a NIC's control socket that are no requests: each gets one line with an error, and nothing else happens."""
 
-from __future__ import annotations
-
 import json
 import socket
 
 import pytest
 
 from netoffload.lab.testbed import Testbed
-
-pytestmark = pytest.mark.netns
 
 LINES = {
     "zero": b"\0",

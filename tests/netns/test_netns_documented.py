@@ -1,7 +1,5 @@
 """The documentation's commands for root: every command works, and prints what the page shows."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -13,8 +11,6 @@ import pytest
 from netoffload.compiled.progress import COMPILING
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
 from tests.shared.documented import ROOT, Block, blocks, is_like
-
-pytestmark = pytest.mark.netns
 
 SECTIONS: dict[str, list[Block]] = {}
 for _block in blocks():

@@ -1,7 +1,5 @@
 """Tagged flows without the peer's NIC, without a way for blocks, and after a kill of their own NIC."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
@@ -14,46 +12,28 @@ import pytest
 
 from netoffload.codec import get
 from netoffload.compiled.arrays import Float32Array, Uint32Array
-from netoffload.control import request
 from netoffload.devices.packet import open_packet
 from netoffload.devices.tap import open_tap
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import Testbed
 from netoffload.lab.testbed.plan import NodePlan
 from netoffload.netlink import netns_path
+from tests.shared.beds import asked, built, counters, flows, wait_for_end_of_nic
 from tests.shared.transfers import transfer
 from tests.soak import kill_nic, start_nic
-
-pytestmark = pytest.mark.netns
 
 VALUES = np.random.default_rng(3).normal(0, 2e-3, 500_000).astype(np.float32)
 
 
 @pytest.fixture
-def bed(run_id: str) -> Iterator[Testbed]:
-    with Testbed(make_plan(TestbedSettings(2, nic=NicSettings()), run_id), check_rate=False) as built:
-        yield built
+def bed() -> Iterator[Testbed]:
+    with built() as made:
+        yield made
 
 
 def sent(bed: Testbed, sender: int, receiver: int, values: Float32Array = VALUES) -> Uint32Array:
     """Send values over a tagged connection and return what arrived, as bits."""
     got = transfer(bed, values.tobytes(), [(0x28, values.nbytes)], nodes=(sender, receiver))
     return np.frombuffer(got, np.uint32)
-
-
-def nic_counters(bed: Testbed, node: int) -> dict[str, int]:
-    answer: dict[str, int] = request(str(bed.plan.nodes[node].control_path), "counters")["counters"]
-    return answer
-
-
-def stop_nic(bed: Testbed, node: int) -> None:
-    """Ask a NIC to end and return when it has; its TAP stays."""
-    path = str(bed.plan.nodes[node].control_path)
-    pidfd = os.pidfd_open(request(path, "info")["pid"])
-    try:
-        assert request(path, "stop") == {}
-        assert select.select([pidfd], [], [], 10)[0]
-    finally:
-        os.close(pidfd)
 
 
 @contextlib.contextmanager
@@ -112,42 +92,41 @@ def switch_without_blocks(bed: Testbed) -> Iterator[None]:
 
 @pytest.mark.parametrize(("sender", "receiver"), [(0, 1), (1, 0)])
 def test_a_peer_without_a_nic_gets_every_octet(bed: Testbed, sender: int, receiver: int) -> None:
-    stop_nic(bed, 1)
+    assert asked(bed, 1, "stop") == {}
+    wait_for_end_of_nic(bed, 1)  # its TAP stays
     with dumb_nic(bed.plan.nodes[1]):
         assert np.array_equal(sent(bed, sender, receiver), VALUES.view(np.uint32))
-    counters = nic_counters(bed, 0)
-    assert counters["tx_blocks"] == 0
+    counted = counters(bed)
+    assert counted["tx_blocks"] == 0
     if sender == 0:
-        assert counters["bypass_peer"] > 0
-        flows = request(str(bed.plan.nodes[0].control_path), "flows")["flows"]
-        assert [flow["peer_decodes"] for flow in flows] == [False]
+        assert counted["bypass_peer"] > 0
+        assert [flow["peer_decodes"] for flow in flows(bed)] == [False]
 
 
 def test_a_network_that_drops_blocks_puts_the_flow_on_probation(bed: Testbed) -> None:
     rounded = get("inceptionn").round_trip(VALUES, 10)
     with switch_without_blocks(bed):
         assert np.array_equal(sent(bed, 0, 1), rounded.view(np.uint32))
-    counters = nic_counters(bed, 0)
-    assert (counters["tx_fallbacks"], counters["tx_blocks"] > 0) == (1, True)
-    assert request(str(bed.plan.nodes[0].control_path), "flows")["flows"][0]["on_probation"]
+    counted = counters(bed)
+    assert (counted["tx_fallbacks"], counted["tx_blocks"] > 0) == (1, True)
+    assert flows(bed)[0]["on_probation"]
 
 
-def test_a_nic_killed_in_the_middle_goes_on_compressing(run_id: str) -> None:
+def test_a_nic_killed_in_the_middle_goes_on_compressing() -> None:
     values = np.random.default_rng(4).normal(0, 2e-3, 6_000_000).astype(np.float32)
-    settings = TestbedSettings(2, rate_bps=50_000_000, nic=NicSettings())
-    with Testbed(make_plan(settings, run_id), check_rate=False) as bed:
+    with built(rate_bps=50_000_000) as bed:
         killer = threading.Thread(target=lambda: kill_after_8_mb(bed, 0))
         killer.start()
         got = sent(bed, 0, 1, values)
         killer.join()
-        counters = nic_counters(bed, 0)
+        counted = counters(bed)
     assert np.array_equal(got, get("inceptionn").round_trip(values, 10).view(np.uint32))
-    assert counters["tx_raw_octets"] > 0
-    assert counters["bypass_unknown_flow"] == 0
+    assert counted["tx_raw_octets"] > 0
+    assert counted["bypass_unknown_flow"] == 0
 
 
 def kill_after_8_mb(bed: Testbed, index: int) -> None:
-    while nic_counters(bed, index)["tx_raw_octets"] < 8_000_000:
+    while counters(bed, index)["tx_raw_octets"] < 8_000_000:
         pass
     kill_nic(bed, bed.plan.nodes[index])  # at once: a restart would load its kernels first
     start_nic(bed, bed.plan.nodes[index])

@@ -1,14 +1,10 @@
 """Streams over wires that lose, double, reorder, flip and cut frames arrive whole, thanks to TCP and the CRC."""
 
-from __future__ import annotations
-
 import pytest
 
-from netoffload.control import request
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings
 from netoffload.lab.testbed.stream import stream
-
-pytestmark = pytest.mark.netns
+from tests.shared.beds import built, counters
 
 OCTETS = 20_000_000
 
@@ -29,13 +25,10 @@ OCTETS = 20_000_000
         ),
     ],
 )
-def test_a_stream_over_a_bad_wire_is_the_codecs_round_trip(
-    run_id: str, codec: str, faults: str, counted: list[str]
-) -> None:
-    settings = TestbedSettings(2, nic=NicSettings(codec=codec, faults=faults))
-    with Testbed(make_plan(settings, run_id), check_rate=False) as bed:
+def test_a_stream_over_a_bad_wire_is_the_codecs_round_trip(codec: str, faults: str, counted: list[str]) -> None:
+    with built(nic=NicSettings(codec=codec, faults=faults)) as bed:
         found = stream(bed, OCTETS)
-        sent, got = (request(str(node.control_path), "counters")["counters"] for node in bed.plan.nodes)
+        sent, got = counters(bed, 0), counters(bed, 1)
     assert (found.values, found.wrong, found.raw) == (OCTETS // 4, 0, 0)
     assert {name: sent[name] for name in counted if sent[name] == 0} == {}
     if "flip" in faults:

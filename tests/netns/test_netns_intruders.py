@@ -1,10 +1,8 @@
 """Intruders send frames while tagged flows live: they add no octet, take no flow's slot, and make no flow raw."""
 
-from __future__ import annotations
-
 import contextlib
+import itertools
 import re
-import secrets
 import socket
 import subprocess
 import sys
@@ -14,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from netoffload.control import request
-from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import Testbed
 from netoffload.netlink import Namespace
 from netoffload.wire.encapsulation import UDP_PORT, emit_entries, src_port
 from netoffload.wire.ethernet import Ethernet, emit_ethernet
@@ -23,17 +20,20 @@ from netoffload.wire.ipv4 import Ipv4, emit_ipv4
 from netoffload.wire.offload import PROTO_IPCOMP
 from netoffload.wire.tcp import parse_tcp
 from netoffload.wire.udp import PROTO_UDP, Udp, emit_udp
-from tests.engine.intruder import (
+from tests.netns.programs.both_ways import TAGGED, connected
+from tests.netns.programs.intruder import (
     ETHERTYPE_IPV4,
     OWN_MAC,
-    IdleConnection,
     capture_blocks,
+    exchange,
     forged_blocks,
     mac_of,
     send_frames,
     syn_frames,
     wire_of,
 )
+from tests.shared.beds import built, flows
+from tests.shared.quick_cases import by_day
 from tests.soak import (
     Direction,
     Flow,
@@ -45,10 +45,9 @@ from tests.soak import (
     run_nft,
 )
 
-pytestmark = [
-    pytest.mark.netns,
-    pytest.mark.skipif(nft_path() is None, reason="nft is not installed: what reaches a host cannot be counted"),
-]
+pytestmark = pytest.mark.skipif(
+    nft_path() is None, reason="nft is not installed: what reaches a host cannot be counted"
+)
 
 SYNS = 100_000
 N0, N1 = "10.98.1.1", "10.98.1.2"
@@ -63,7 +62,10 @@ SEGMENT_OCTETS = 2_000_000
 
 SEND_DATAGRAMS = str(Path(__file__).with_name("programs") / "send_datagrams.py")
 
-PROTOCOLS = pytest.mark.parametrize("protocol", [PROTO_UDP, PROTO_IPCOMP], ids=["udp", "ipcomp"])
+PROTOCOLS = (PROTO_UDP, PROTO_IPCOMP)
+WRONG = 123_456_789
+"""Added to the sequence numbers of forged blocks."""
+FORGED = list(itertools.product(PROTOCOLS, (0, WRONG)))
 
 
 class Scene:
@@ -85,10 +87,10 @@ class Scene:
             listener = namespace.call(partial(socket.create_server, (N1, SSH_PORT)))
         with (
             listener,
-            IdleConnection(self.n0, self.n1, idle_port) as idle,
+            connected(self.bed, idle_port, (TAGGED, TAGGED)) as idle,
             Flow(self.bed, STREAM, self.values, live_port) as live,
         ):
-            idle.exchange()
+            exchange(*idle, seed=1)
             await_progress(live, SEGMENT_OCTETS, timeout_s=20)
             before = self.segments_for_ssh()
             yield live_port, idle_port
@@ -99,7 +101,7 @@ class Scene:
             assert live.wrong == 0
             assert self.compressed_octets(live_port) - compressed > 0.8 * (live.received_octets - received)
             compressed = self.compressed_octets(idle_port)
-            octets = idle.exchange()
+            octets = exchange(*idle, seed=2)
             assert self.compressed_octets(idle_port) - compressed > 0.8 * octets
             live.stop()
             found = live.finish(timeout_s=20)[0]
@@ -108,15 +110,13 @@ class Scene:
 
     def compressed_octets(self, port: int) -> int:
         """Octets of the flow to a port of n1 that n0's NIC compressed; the flow must be in its table."""
-        flows = request(str(self.n0.control_path), "flows")["flows"]
-        rows = [row for row in flows if (row["direction"], row["dst"], row["dport"]) == ("tx", N1, port)]
+        rows = [row for row in flows(self.bed) if (row["direction"], row["dst"], row["dport"]) == ("tx", N1, port)]
         assert len(rows) == 1, f"the flow to port {port} is not in the table"
         return int(rows[0]["raw_octets"])
 
     def client_port(self, port: int) -> int:
         """The port of n0 at the other end of the flow to a port of n1."""
-        flows = request(str(self.n0.control_path), "flows")["flows"]
-        return next(int(row["sport"]) for row in flows if (row["direction"], row["dport"]) == ("tx", port))
+        return next(int(row["sport"]) for row in flows(self.bed) if (row["direction"], row["dport"]) == ("tx", port))
 
     def watch_ssh(self) -> None:
         """Count the segments without SYN that reach n1's port 2222."""
@@ -144,10 +144,9 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(_netns_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    plan = make_plan(TestbedSettings(3), f"t{secrets.token_hex(3)}")
-    with Testbed(plan, check_rate=False) as bed:
-        kill_nic(bed, plan.nodes[2])
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with built(3) as bed:
+        kill_nic(bed, bed.plan.nodes[2])
         made = Scene(bed, tmp_path_factory.mktemp("values"))
         made.watch_ssh()
         yield made
@@ -180,8 +179,7 @@ def in_frame(scene: Scene, block: bytes, protocol: int) -> bytes:
     return emit_ethernet(Ethernet(scene.mac1, OWN_MAC, ETHERTYPE_IPV4), emit_ipv4(header, payload))
 
 
-@PROTOCOLS
-@pytest.mark.parametrize("offset", [0, 123_456_789], ids=["right numbers", "wrong numbers"])
+@pytest.mark.parametrize(("protocol", "offset"), by_day(FORGED, [(PROTO_UDP, 0), (PROTO_IPCOMP, WRONG)]))
 def test_forged_blocks_of_a_third_node_add_nothing(scene: Scene, protocol: int, offset: int) -> None:
     with scene.guarded() as (live_port, _), wire_of(scene.n1) as tap, wire_of(scene.n2) as wire:
         for _ in range(5):
@@ -189,7 +187,7 @@ def test_forged_blocks_of_a_third_node_add_nothing(scene: Scene, protocol: int, 
             send_frames(wire, [in_frame(scene, each, protocol) for each in forged_blocks(block, N0, N1, 100, offset)])
 
 
-@PROTOCOLS
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_forged_blocks_become_no_segments_for_another_port(scene: Scene, protocol: int) -> None:
     with scene.guarded() as (live_port, _), wire_of(scene.n1) as tap, wire_of(scene.n2) as wire:
         _, block = capture_blocks(tap, N0, live_port, 1)[0]

@@ -4,8 +4,6 @@ No code of netoffload starts the ranks. The user types on node n0, and the ranks
 sets the variables that a host's administrator would set for logins (the NIC's control socket).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -17,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from netoffload import control
 from netoffload.lab.testbed import Testbed
 from netoffload.lab.testbed.launch import OPENMPI_ENV, find_mpiexec, find_openmpi
+from tests.shared.beds import counters
 
-pytestmark = [pytest.mark.netns, pytest.mark.mpi]
+pytestmark = pytest.mark.mpi
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin:" + os.environ.get("PATH", ""))
 SSH = shutil.which("ssh")
@@ -103,11 +101,6 @@ def mpiexec(bed: Testbed, words: list[str], env: dict[str, str]) -> str:
     return done.stdout
 
 
-def tx_compressed(bed: Testbed) -> list[int]:
-    paths = [node.control_path for node in bed.plan.nodes]
-    return [control.request(str(path), "counters")["counters"]["tx_raw_octets"] for path in paths]
-
-
 EXPECTED = "True inceptionn [('n1', False, 6.0), ('n2', False, 6.0), ('n3', False, 6.0)]"
 OVER_TCP = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "inc0"}
 SLURM = {
@@ -126,14 +119,14 @@ def test_mpich_reaches_the_nodes_through_ssh(nic_bed: Testbed, tmp_path: Path, h
     if launcher is None:
         pytest.skip("MPICH is missing")
     (tmp_path / "hosts").write_text("n1:1\nn2:1\nn3:1\n")
-    before = tx_compressed(nic_bed)
+    before = [counters(nic_bed, node)["tx_raw_octets"] for node in range(4)]
     with hosts(nic_bed, tmp_path) as ssh:
         words = [str(launcher), "-launcher", "ssh", "-launcher-exec", str(ssh), "-iface", "inc0", "-n", "3"]
         words += ["-rmk", "slurm"] if hosts_from == "Slurm" else ["-f", str(tmp_path / "hosts")]
         words += [sys.executable, "-m", "mpi4py", PROGRAM]
         said = mpiexec(nic_bed, words, {**OVER_TCP, **(SLURM if hosts_from == "Slurm" else {})})
     assert said.strip() == EXPECTED
-    compressed = [now - then for now, then in zip(tx_compressed(nic_bed), before, strict=True)]
+    compressed = [counters(nic_bed, node)["tx_raw_octets"] - then for node, then in enumerate(before)]
     payload_octets = 2 * 2 / 3 * 1_000_000  # of each rank in a ring of three
     assert compressed[0] == 0
     assert all(0.9 * payload_octets < octets for octets in compressed[1:])

@@ -1,7 +1,5 @@
 """The wire's MTU changes while a NIC runs, and the NIC's blocks fit it."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import subprocess
@@ -14,18 +12,15 @@ import numpy as np
 import pytest
 
 from netoffload.codec import get
-from netoffload.config import TOS_COMPRESS
-from netoffload.control import request
 from netoffload.devices.mtu import MtuWatch
-from netoffload.devices.netns import in_netns
 from netoffload.devices.packet import open_packet
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed
 from netoffload.netlink import netns_path
 from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.vnet import VNET_LEN
+from tests.netns.programs.both_ways import TAGGED, connected
+from tests.shared.beds import asked, built, counters
 from tests.soak import Direction, Flow, FlowOptions, Values, add_ipv6, await_progress, ip
-
-pytestmark = pytest.mark.netns
 
 PORT = 5292
 IPCOMP = 108
@@ -33,11 +28,10 @@ IP_AT = VNET_LEN + ETHERNET_LEN
 
 
 @pytest.fixture
-def bed(run_id: str) -> Iterator[Testbed]:
+def bed() -> Iterator[Testbed]:
     """Blocks in IPComp cross one by one, so that a packet socket sees them as long as they are."""
-    nic = NicSettings(encapsulation="ipcomp")
-    with Testbed(make_plan(TestbedSettings(2, nic=nic), run_id), check_rate=False) as built:
-        yield built
+    with built(nic=NicSettings(encapsulation="ipcomp")) as made:
+        yield made
 
 
 def set_mtu(bed: Testbed, mtu: int) -> None:
@@ -45,7 +39,7 @@ def set_mtu(bed: Testbed, mtu: int) -> None:
     node = bed.plan.nodes[0]
     subprocess.run(["ip", "-n", node.wire_netns, "link", "set", node.wire_device, "mtu", str(mtu)], check=True)
     deadline = time.monotonic() + 10
-    while request(str(node.control_path), "info")["mtu"] != mtu:
+    while asked(bed, 0, "info")["mtu"] != mtu:
         assert time.monotonic() < deadline
 
 
@@ -73,26 +67,15 @@ def block_lens(port: socket.socket) -> list[int]:
 
 
 def test_blocks_fit_a_wire_that_became_smaller(bed: Testbed) -> None:
-    near_node, far_node = bed.plan.nodes
-    with in_netns(str(netns_path(near_node.netns))):
-        near = socket.socket()
-    with in_netns(str(netns_path(far_node.netns))):
-        listening = socket.socket()
-    for sock in (near, listening):
-        sock.settimeout(20)
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TOS_COMPRESS)
-    with near, listening, open_packet(near_node.port, str(netns_path(bed.plan.switch_netns)))[0] as switch_port:
-        listening.bind(("", PORT))
-        listening.listen()
-        near.connect((far_node.address, PORT))
-        with listening.accept()[0] as far:
-            far.settimeout(20)
-            for seed, mtu in enumerate((1500, 1300, 1400, 1500)):
-                set_mtu(bed, mtu)
-                block_lens(switch_port)
-                send(near, far, seed)
-                lens = block_lens(switch_port)
-                assert mtu - 100 < max(lens) <= mtu
+    with (
+        open_packet(bed.plan.nodes[0].port, str(netns_path(bed.plan.switch_netns)))[0] as switch_port,
+        connected(bed, PORT, (TAGGED, TAGGED)) as (near, far),
+    ):
+        for seed, mtu in enumerate((1500, 1300, 1400, 1500)):
+            set_mtu(bed, mtu)
+            block_lens(switch_port)
+            send(near, far, seed)
+            assert mtu - 100 < max(block_lens(switch_port)) <= mtu
 
 
 def test_the_watch_sees_the_mtu_at_its_start_and_every_change(wire: str) -> None:
@@ -138,5 +121,4 @@ def test_a_flow_goes_on_where_its_route_is_locked_above_a_wire_that_became_small
         for flow in flows:
             (found,) = [each for each in flow.finish(timeout_s=30) if each.sent_octets]
             assert (found.received_octets, found.wrong) == (direction.octets, 0)
-    counters = request(str(node.control_path), "counters")["counters"]
-    assert counters["bypass_exact"] > 1
+    assert counters(bed)["bypass_exact"] > 1

@@ -1,7 +1,5 @@
 """The package's netlink calls on real kernel objects."""
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets
@@ -21,8 +19,6 @@ from netoffload.errors import NetlinkRefusedError
 from netoffload.netlink import Namespace, netns_exists, netns_inode, redirect, remove_netns
 from netoffload.netlink.redirect import has_clsact
 from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
-
-pytestmark = pytest.mark.netns
 
 
 @pytest.fixture

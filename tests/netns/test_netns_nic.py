@@ -1,8 +1,5 @@
 """The NIC on real TCP between two nodes: it rounds tagged floats as the codec does, and all else stays exact."""
 
-from __future__ import annotations
-
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +8,9 @@ import numpy as np
 import pytest
 
 from netoffload.codec import get
-from netoffload.control import request
 from netoffload.devices.packet import takes_bundles
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from tests.shared.transfers import transfer
-
-pytestmark = pytest.mark.netns
+from netoffload.lab.testbed import NicSettings, Testbed
+from tests.shared.beds import built, counters, drops, flows, grown
 
 PLAIN_SOCKET = Path(__file__).parents[2] / "docs" / "guide" / "plain_socket.py"
 UNTAGGED_OCTETS = 200_000_000
@@ -39,11 +33,6 @@ def documented_transfer(bed: Testbed, sent: Path, got: Path, untagged: bool = Fa
         assert receiver.wait(timeout=60) == 0
 
 
-def counters(bed: Testbed, node: int) -> dict[str, int]:
-    answer: dict[str, int] = request(str(bed.plan.nodes[node].control_path), "counters")["counters"]
-    return answer
-
-
 @pytest.fixture
 def gradient(tmp_path: Path) -> np.ndarray:
     values = np.random.default_rng(3).normal(0, 2e-3, 2_000_000).astype(np.float32)
@@ -60,12 +49,10 @@ def test_an_unmodified_program_profits(nic_bed: Testbed, tmp_path: Path, gradien
     wanted = get("inceptionn").round_trip(gradient, 10)
     got = np.fromfile(tmp_path / "got.bin", np.uint32)
     assert np.array_equal(got, wanted.view(np.uint32))
-    sent = counters(nic_bed, 0)
-    changed = {name: count - sent_before[name] for name, count in sent.items() if count != sent_before[name]}
+    changed = grown(nic_bed, 0, sent_before)
     assert changed["tx_raw_octets"] >= gradient.nbytes, changed
-    assert {name: count for name, count in sent.items() if name.startswith("drop") and count} == {}
-    flows = request(str(nic_bed.plan.nodes[1].control_path), "flows")["flows"]
-    assert any(flow["direction"] == "rx" and flow["raw_octets"] >= gradient.nbytes for flow in flows)
+    assert drops(counters(nic_bed)) == {}
+    assert any(flow["direction"] == "rx" and flow["raw_octets"] >= gradient.nbytes for flow in flows(nic_bed, 1))
 
 
 def test_untagged_traffic_crosses_bit_exact(nic_bed: Testbed, tmp_path: Path) -> None:
@@ -77,35 +64,22 @@ def test_untagged_traffic_crosses_bit_exact(nic_bed: Testbed, tmp_path: Path) ->
     assert counters(nic_bed, 0)["tx_blocks"] == before["tx_blocks"]
 
 
-def test_uneven_writes_split_floats_and_lose_none(nic_bed: Testbed, gradient: np.ndarray) -> None:
-    part = gradient[:300_000]
-    sizes = random.Random(7).choices((1, 2, 3, 5, 64, 1447, 1449, 30001), k=500)
-    got = np.frombuffer(transfer(nic_bed, part.tobytes(), [(0x28, size) for size in sizes]), np.uint32)
-    wanted = get("inceptionn").round_trip(part, 10).view(np.uint32)
-    # A float that a segment's limit cut, or a segment too small to gain, crossed as it was.
-    assert ((got == wanted) | (got == part.view(np.uint32))).all()
-    assert (got == wanted).mean() > 0.9
-
-
 @pytest.mark.parametrize("mtu", [576, 9000])
-def test_per_segment_packing_and_other_mtus(run_id: str, tmp_path: Path, gradient: np.ndarray, mtu: int) -> None:
-    settings = TestbedSettings(2, mtu=mtu, nic=NicSettings(bound_k=6, packing="per-segment"))
-    with Testbed(make_plan(settings, run_id), check_rate=False) as bed:
+def test_per_segment_packing_and_other_mtus(tmp_path: Path, gradient: np.ndarray, mtu: int) -> None:
+    with built(mtu=mtu, nic=NicSettings(bound_k=6, packing="per-segment")) as bed:
         documented_transfer(bed, tmp_path / "sent.bin", tmp_path / "got.bin")
         got = np.fromfile(tmp_path / "got.bin", np.uint32)
         assert np.array_equal(got, get("inceptionn").round_trip(gradient, 6).view(np.uint32))
         sent = counters(bed, 0)
         mss = mtu - 20 - 32
         assert sent["tx_blocks"] >= gradient.nbytes / mss  # the frame count is not reduced
-        assert {name: count for name, count in sent.items() if name.startswith("drop") and count} == {}
+        assert drops(sent) == {}
 
 
 @pytest.mark.skipif(not takes_bundles(), reason="bundles of UDP datagrams need Linux 6.2")
 @pytest.mark.parametrize(("mtu", "cut"), [(1500, True), (1500, False), (576, True)])
-def test_bundles_arrive_whole_and_cut_apart(
-    run_id: str, tmp_path: Path, gradient: np.ndarray, mtu: int, cut: bool
-) -> None:
-    with Testbed(make_plan(TestbedSettings(2, mtu=mtu), run_id), check_rate=False) as bed:
+def test_bundles_arrive_whole_and_cut_apart(tmp_path: Path, gradient: np.ndarray, mtu: int, cut: bool) -> None:
+    with built(mtu=mtu) as bed:
         node = bed.plan.nodes[0]
         if cut:  # a wire that takes no bundle: the kernel cuts it apart and fills in the checksums
             link = ["ip", "-n", node.wire_netns, "link", "set", node.wire_device, "gso_max_size", str(mtu)]
@@ -119,4 +93,4 @@ def test_bundles_arrive_whole_and_cut_apart(
             assert received["rx_wire_frames"] >= received["rx_blocks"]
         else:
             assert received["rx_wire_frames"] < received["rx_blocks"] / 2
-        assert {name: count for name, count in received.items() if name.startswith("drop") and count} == {}
+        assert drops(received) == {}

@@ -1,11 +1,7 @@
 """0x28 is AF11, a class that others use for backups: data that is not float32 arrives as it was sent."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
-import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,53 +10,23 @@ import pytest
 from numpy.random import _generator
 
 from netoffload.codec import get
-from netoffload.control import request
 from netoffload.lab.testbed import Testbed
-from netoffload.netlink import Namespace
+from tests.netns.programs.both_ways import TAGGED, carried, connected
+from tests.shared.beds import flows
 from tests.soak import draw_values
 
-pytestmark = pytest.mark.netns
-
-AF11 = 0x28
 OCTETS = 500_000
 ROOT = Path(__file__).parents[2]
 PORTS = itertools.count(7600)
 
 
-def tagged() -> socket.socket:
-    sock = socket.socket()
-    sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, AF11)
-    sock.settimeout(20)
-    return sock
-
-
-def send(sender: socket.socket, octets: bytes) -> None:
-    sender.sendall(octets)
-    sender.shutdown(socket.SHUT_WR)
-
-
 def transfer(bed: Testbed, octets: bytes) -> tuple[bytes, int]:
     """Send octets from n0 to n1 and return what arrived, and how many of them n0's NIC compressed."""
-    n0, n1 = bed.plan.nodes[:2]
     port = next(PORTS)
-    with (
-        Namespace.open(n1.netns) as there,
-        Namespace.open(n0.netns) as here,
-        there.call(tagged) as listener,
-        here.call(tagged) as sender,
-    ):
-        listener.bind((n1.address, port))
-        listener.listen(1)
-        sender.connect((n1.address, port))
-        receiver = listener.accept()[0]
-        with receiver:
-            receiver.settimeout(20)
-            thread = threading.Thread(target=send, args=(sender, octets))
-            thread.start()
-            got = b"".join(iter(lambda: receiver.recv(1 << 20), b""))
-            thread.join()
-    rows = request(str(n0.control_path), "flows")["flows"]
-    return got, sum(int(row["raw_octets"]) for row in rows if (row["direction"], row["dport"]) == ("tx", port))
+    with connected(bed, port, (TAGGED, TAGGED)) as ends:
+        got = carried(*ends, octets)
+    rows = [row for row in flows(bed) if (row["direction"], row["dport"]) == ("tx", port)]
+    return got, sum(int(row["raw_octets"]) for row in rows)
 
 
 def text() -> bytes:

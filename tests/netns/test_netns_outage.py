@@ -1,7 +1,5 @@
 """A path fails for seconds, at either NIC or between them: the flow compresses again when it is back."""
 
-from __future__ import annotations
-
 import select
 import time
 from collections.abc import Callable
@@ -9,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from netoffload.control import request
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed
+from tests.shared.beds import built, counters
 from tests.soak import (
     Direction,
     Flow,
@@ -22,8 +20,6 @@ from tests.soak import (
     nic_stopped,
     start_nic,
 )
-
-pytestmark = pytest.mark.netns
 
 RATE_OCTETS_PER_S = 3_000_000
 BEFORE_OCTETS = 2_000_000
@@ -72,10 +68,6 @@ def stop_the_receiving_nic(bed: Testbed, flow: Flow) -> None:
         attend(flow, 5)
 
 
-def compressed_octets(bed: Testbed) -> int:
-    return int(request(str(bed.plan.nodes[0].control_path), "counters")["counters"]["tx_raw_octets"])
-
-
 @pytest.mark.parametrize(
     ("outage", "codec"),
     [
@@ -86,19 +78,18 @@ def compressed_octets(bed: Testbed) -> int:
     ],
 )
 def test_nine_tenths_of_what_follows_an_outage_are_compressed(
-    run_id: str, tmp_path: Path, outage: Callable[[Testbed, Flow], None], codec: str
+    tmp_path: Path, outage: Callable[[Testbed, Flow], None], codec: str
 ) -> None:
-    settings = TestbedSettings(2, nic=NicSettings(codec=codec))
-    with Testbed(make_plan(settings, run_id), check_rate=False) as bed:
+    with built(nic=NicSettings(codec=codec)) as bed:
         values = Values(tmp_path, codec, 10, seed=1)
         with Flow(bed, OPTIONS, values, port=7200) as flow:
             await_progress(flow, BEFORE_OCTETS, timeout_s=20)
-            assert compressed_octets(bed) > BEFORE_OCTETS / 2
+            assert counters(bed)["tx_raw_octets"] > BEFORE_OCTETS / 2
             outage(bed, flow)
             flow.read()
-            received, compressed = flow.received_octets, compressed_octets(bed)
+            received, compressed = flow.received_octets, counters(bed)["tx_raw_octets"]
             await_progress(flow, received + AFTER_OCTETS, timeout_s=60)
-            share = (compressed_octets(bed) - compressed) / (flow.received_octets - received)
+            share = (counters(bed)["tx_raw_octets"] - compressed) / (flow.received_octets - received)
             flow.stop()
             found = flow.finish(timeout_s=20)
     assert share > COMPRESSED_MIN

@@ -1,18 +1,15 @@
 """Paths with smaller MTUs than the nodes' links, with and without ICMP errors of the routers."""
 
-from __future__ import annotations
-
-import secrets
 from collections.abc import Iterator
 from itertools import product
 
 import pytest
 
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed
+from tests.shared.beds import built, counters
+from tests.shared.quick_cases import by_day
 from tests.soak import Values, measure_path, nft_path, routed
 from tests.soak.events import ip
-
-pytestmark = pytest.mark.netns
 
 OCTETS = 8_000_000
 TAGGED_S = 5.0
@@ -21,10 +18,8 @@ MTUS = (1450, 1400)
 """Going down, so that what a NIC may remember of one path is too large for the next."""
 SILENT_MTUS = (1400,)
 """Without ICMP a NIC goes down from 1500 to 1280 in one step, whatever lies between."""
-ROUTED = [
-    pytest.param((icmp, encapsulation), id=f"{'icmp' if icmp else 'no icmp'}-{encapsulation}")
-    for icmp, encapsulation in product((True, False), ("udp", "ipcomp"))
-]
+PATHS = list(product(("icmp udp", "icmp ipcomp", "silent udp", "silent ipcomp"), (4, 6)))
+BY_DAY = [*PATHS[:4], ("silent udp", 4), ("silent ipcomp", 6)]
 
 
 @pytest.fixture(scope="module")
@@ -32,28 +27,30 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> Values:
     return Values(tmp_path_factory.mktemp("values"), "inceptionn", 10, seed=5)
 
 
-@pytest.fixture(scope="module", params=ROUTED)
-def path(_netns_session: None, request: pytest.FixtureRequest) -> Iterator[tuple[Testbed, bool]]:
+@pytest.fixture(scope="module")
+def path(request: pytest.FixtureRequest) -> Iterator[tuple[Testbed, bool]]:
     """Two nodes with routers between them; whether the routers say that a datagram does not fit."""
-    icmp, encapsulation = request.param
+    routers, encapsulation = request.param.split()
+    icmp = routers == "icmp"
     if not icmp and nft_path() is None:
         pytest.skip("nft is not installed: the routers cannot be silenced")
-    settings = TestbedSettings(2, nic=NicSettings(encapsulation=encapsulation))
-    plan = make_plan(settings, f"t{secrets.token_hex(3)}")
-    with Testbed(plan, check_rate=False) as bed, routed(bed, MTUS[0], icmp=icmp):
+    with built(nic=NicSettings(encapsulation=encapsulation)) as bed, routed(bed, MTUS[0], icmp=icmp):
         yield bed, icmp
 
 
-@pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
+@pytest.mark.parametrize(("path", "version"), by_day(PATHS, BY_DAY), indirect=["path"])
 def test_a_tagged_stream_finds_its_size_on_a_narrow_path(
-    path: tuple[Testbed, bool], values: Values, ipv6: bool
+    path: tuple[Testbed, bool], values: Values, version: int
 ) -> None:
     bed, icmp = path
     for mtu in MTUS if icmp else SILENT_MTUS:
         for netns, device in ((bed.plan.switch_netns, "mid0"), (f"no-{bed.plan.run_id}-r1", "mid1")):
             ip("-n", netns, "link", "set", device, "mtu", str(mtu))
-        found = measure_path(bed, values, OCTETS, ipv6=ipv6, black_hole=not icmp)
+        before = counters(bed)["tx_path_limits"]
+        found = measure_path(bed, values, OCTETS, ipv6=version == 6, black_hole=not icmp)
         print(f"MTU {mtu}: tagged {found.tagged_s:.2f} s, untagged {found.untagged_s:.2f} s")
         assert found.wrong == 0
         assert found.compressed_octets > 0.9 * OCTETS
         assert found.tagged_s < TAGGED_S
+        # An error about a block says the size at once; without errors lost blocks show it.
+        assert (counters(bed)["tx_path_limits"] == before) == icmp

@@ -1,13 +1,7 @@
 """What counts as tagged is the NIC's policy: another ToS, ports, every connection of a port, or a user's sockets."""
 
-from __future__ import annotations
-
-import contextlib
-import secrets
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,13 +9,11 @@ import numpy as np
 import pytest
 
 from netoffload.codec import get
-from netoffload.control import request
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
+from netoffload.lab.testbed import NicSettings, Testbed, run_ranks
 from netoffload.lab.testbed.stream import stream
-from netoffload.netlink import Namespace
+from tests.netns.programs.both_ways import carried, connected
+from tests.shared.beds import asked, built, counters, flows
 from tests.shared.transfers import transfer as programs_transfer
-
-pytestmark = pytest.mark.netns
 
 AF11, AF21 = 0x28, 0x48
 VALUES = np.random.default_rng(5).standard_normal(200_000, np.float32) * np.float32(2e-3)
@@ -41,71 +33,25 @@ table inet netoffload {
 """As in docs/guide/nic.md: a user's SYN or SYN/ACK marks the connection, and the connection's segments get the ToS."""
 
 
-@contextlib.contextmanager
-def make_bed(nic: NicSettings) -> Iterator[Testbed]:
-    plan = make_plan(TestbedSettings(2, nic=nic), f"t{secrets.token_hex(3)}")
-    with Testbed(plan, check_rate=False) as bed:
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    with built(nic=NicSettings(tag="0x48", ports="7100-7110")) as bed:
         yield bed
 
 
 @pytest.fixture(scope="module")
-def bed(_netns_session: None) -> Iterator[Testbed]:
-    with make_bed(NicSettings(tag="0x48", ports="7100-7110")) as bed:
+def untagged_bed() -> Iterator[Testbed]:
+    with built(nic=NicSettings(tag="any", ports="7100-7110,7120")) as bed:
         yield bed
-
-
-@pytest.fixture(scope="module")
-def untagged_bed(_netns_session: None) -> Iterator[Testbed]:
-    with make_bed(NicSettings(tag="any", ports="7100-7110,7120")) as bed:
-        yield bed
-
-
-def marked(tos: int) -> socket.socket:
-    sock = socket.socket()
-    sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.settimeout(20)
-    return sock
-
-
-def send(sender: socket.socket) -> None:
-    sender.sendall(EXACT)
-    sender.shutdown(socket.SHUT_WR)
 
 
 def transfer(bed: Testbed, tos: int, port: int, source_port: int = 0) -> tuple[bytes, int]:
     """Send the values from n0 to n1; return what arrived, and how many octets of the flow n0's NIC compressed."""
-    n0, n1 = bed.plan.nodes
-    with (
-        Namespace.open(n1.netns) as there,
-        Namespace.open(n0.netns) as here,
-        there.call(lambda: marked(tos)) as listener,
-        here.call(lambda: marked(tos)) as sender,
-    ):
-        listener.bind((n1.address, port))
-        listener.listen(1)
-        sender.bind((n0.address, source_port))
-        sender.connect((n1.address, port))
-        receiver = listener.accept()[0]
-        with receiver:
-            receiver.settimeout(20)
-            thread = threading.Thread(target=send, args=(sender,))
-            thread.start()
-            got = b"".join(iter(lambda: receiver.recv(1 << 20), b""))
-            thread.join()
-        return got, compressed(bed, (sender.getsockname()[1], port))
-
-
-def counters(bed: Testbed) -> dict[str, int]:
-    answer: dict[str, int] = request(str(bed.plan.nodes[0].control_path), "counters")["counters"]
-    return answer
-
-
-def compressed(bed: Testbed, ports: tuple[int, int]) -> int:
-    flows = request(str(bed.plan.nodes[0].control_path), "flows")["flows"]
-    return sum(
-        flow["raw_octets"] for flow in flows if flow["direction"] == "tx" and (flow["sport"], flow["dport"]) == ports
-    )
+    with connected(bed, port, (tos, tos), source_port=source_port) as (near, far):
+        got = carried(near, far, EXACT)
+        ports = near.getsockname()[1], port
+    mine = [flow for flow in flows(bed) if flow["direction"] == "tx" and (flow["sport"], flow["dport"]) == ports]
+    return got, sum(flow["raw_octets"] for flow in mine)
 
 
 def is_rounded(got: bytes) -> bool:
@@ -116,7 +62,7 @@ def is_rounded(got: bytes) -> bool:
 
 
 def test_the_nic_says_its_policy(bed: Testbed) -> None:
-    info = request(str(bed.plan.nodes[0].control_path), "info")
+    info = asked(bed, 0, "info")
     assert (info["tag"], info["ports"]) == ("0x48", "7100-7110")
 
 
@@ -158,7 +104,7 @@ def test_ranks_take_the_tag_and_the_ports_from_their_nics(bed: Testbed) -> None:
 
 
 def test_the_kernel_carries_what_has_another_tag() -> None:
-    with make_bed(NicSettings(tag="0x48", bypass="kernel")) as bed:
+    with built(nic=NicSettings(tag="0x48", bypass="kernel")) as bed:
         got, octets = transfer(bed, AF21, 7100)
         assert is_rounded(got)
         assert octets > 0.9 * len(EXACT)
@@ -167,33 +113,28 @@ def test_the_kernel_carries_what_has_another_tag() -> None:
         assert counters(bed)["kernel_tx_octets"] - before > 0.9 * len(EXACT)
 
 
-@pytest.mark.usefixtures("_netns_session")
 @pytest.mark.parametrize("trust", ["tag", "socket"])
 def test_a_users_sockets_are_marked_by_nft(trust: str) -> None:
     """Neither end asks for a ToS; nft marks what the user sends, beginning with the SYN and the SYN/ACK.
 
     That is a promise only if the operator says so.
     """
-    with make_bed(NicSettings(trust=trust)) as bed:
-        _check_user(bed, is_promised=trust == "tag")
-
-
-def _check_user(bed: Testbed, is_promised: bool) -> None:
-    nodes = bed.plan.nodes[:2]
-    rules = NFT % USER
-    for node in nodes:
-        words = ["ip", "netns", "exec", node.netns, "nft", "-f", "-"]
-        done = subprocess.run(words, input=rules, text=True, capture_output=True)
-        if done.returncode:
-            pytest.skip(f"nft cannot mark a user's connections here: {done.stderr.strip()}")
-    try:
-        got = as_user(bed, USER, 7150)
-        assert is_rounded(got) if is_promised else got == EXACT
-        assert as_user(bed, USER + 1, 7151) == EXACT
-    finally:
+    with built(nic=NicSettings(trust=trust)) as bed:
+        nodes = bed.plan.nodes
+        rules = NFT % USER
         for node in nodes:
-            words = ["ip", "netns", "exec", node.netns, "nft", "flush", "ruleset"]
-            subprocess.run(words, check=True)
+            words = ["ip", "netns", "exec", node.netns, "nft", "-f", "-"]
+            done = subprocess.run(words, input=rules, text=True, capture_output=True)
+            if done.returncode:
+                pytest.skip(f"nft cannot mark a user's connections here: {done.stderr.strip()}")
+        try:
+            got = as_user(bed, USER, 7150)
+            assert is_rounded(got) if trust == "tag" else got == EXACT
+            assert as_user(bed, USER + 1, 7151) == EXACT
+        finally:
+            for node in nodes:
+                words = ["ip", "netns", "exec", node.netns, "nft", "flush", "ruleset"]
+                subprocess.run(words, check=True)
 
 
 def as_user(bed: Testbed, uid: int, port: int) -> bytes:

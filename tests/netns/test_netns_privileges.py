@@ -1,21 +1,18 @@
 """A NIC that forwards has given up all rights: user, groups and capabilities, in every thread."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from netoffload.control import request
 from netoffload.lab.testbed import Testbed
 from netoffload.lab.testbed.stream import stream
-
-pytestmark = pytest.mark.netns
+from tests.shared.beds import asked
 
 
 def statuses(pid: int) -> list[dict[str, str]]:
@@ -29,7 +26,7 @@ def statuses(pid: int) -> list[dict[str, str]]:
 
 
 def test_a_nic_that_forwards_is_nobody(nic_bed: Testbed) -> None:
-    pid = request(str(nic_bed.plan.nodes[0].control_path), "info")["pid"]
+    pid = asked(nic_bed, 0, "info")["pid"]
     found = statuses(pid)
     assert len(found) >= 3  # main, control, loop
     for status in found:
@@ -48,36 +45,29 @@ def test_the_control_socket_is_its_starters(nic_bed: Testbed) -> None:
     assert (found.st_mode & 0o777, found.st_uid) == (0o600, os.geteuid())
 
 
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) is missing")
-@pytest.mark.parametrize("missing", ["setpcap", "setuid", "setgid"])
-def test_a_capability_that_giving_up_needs_is_named(wire: str, missing: str) -> None:
-    words = ["--host", f"tap:not{missing}", "--wire", "w0", "--wire-netns", wire]
-    command = ["setpriv", f"--bounding-set=-{missing}", sys.executable, "-m", "netoffload_daemon", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
-    assert f"CAP_{missing.upper()} is missing" in done.stderr
+NOBODY = ("--reuid=65534", "--regid=65534", "--clear-groups")
+NETWORK_ONLY = ("--inh-caps=+net_admin,+net_raw", "--ambient-caps=+net_admin,+net_raw")
+NO_RIGHTS = ("--bounding-set=-all", "--inh-caps=-all")
+IN_NETNS = " --host-netns WIRE"
+SUDO = "start the NIC with sudo"
+
+
+LACKING = [
+    *(
+        ((f"--bounding-set=-{name}",), "tap:not0 --wire w0 --wire-netns WIRE", f"CAP_{name.upper()} is missing")
+        for name in ("setpcap", "setuid", "setgid")
+    ),
+    ((*NOBODY, *NETWORK_ONLY), "tap:not0 --wire lo", f"only root can give up its rights: {SUDO}"),
+    *((NO_RIGHTS, f"{kind}:not0 --wire lo{more}", SUDO) for kind in ("tap", "veth") for more in ("", IN_NETNS)),
+]
 
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) is missing")
-def test_who_is_not_root_is_told_to_be() -> None:
-    rights = ["--inh-caps=+net_admin,+net_raw", "--ambient-caps=+net_admin,+net_raw"]
-    who = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *rights]
-    command = [*who, sys.executable, "-m", "netoffload_daemon", "--host", "tap:notroot", "--wire", "lo"]
-    env = {**os.environ, "HOME": "/"}  # root's may not be looked into
+@pytest.mark.parametrize(("rights", "words", "said"), LACKING)
+def test_a_start_that_lacks_rights_says_what_to_do(wire: str, rights: Sequence[str], words: str, said: str) -> None:
+    nic = [sys.executable, "-m", "netoffload_daemon", "--host", *words.replace("WIRE", wire).split()]
+    env = {**os.environ, "HOME": "/"} if NOBODY[0] in rights else None  # nobody may not look into root's
+    command = ["setpriv", *rights, *nic]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
-    assert "only root can give up its rights: start the NIC with sudo" in done.stderr
-
-
-def test_a_start_without_rights_says_what_to_do(nic_bed: Testbed) -> None:
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        pytest.skip("setpriv (util-linux) is missing")
-    node = nic_bed.plan.nodes[0]
-    powerless = [setpriv, "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "netoffload_daemon"]
-    for words in (["--host", "tap:not0", "--wire", "lo"], ["--host", "veth:not0", "--wire", "lo"]):
-        netns = ["--host-netns", f"/run/netns/{node.netns}"]
-        for arguments in (words, words + netns):
-            done = subprocess.run([*powerless, *arguments], capture_output=True, text=True, timeout=60, check=False)
-            assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
-            assert "start the NIC with sudo" in done.stderr
+    assert said in done.stderr

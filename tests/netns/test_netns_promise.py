@@ -1,10 +1,8 @@
 """Who promised floats: a policy marks packets, a program marks its socket, and only the socket's mark is a promise."""
 
-from __future__ import annotations
-
 import contextlib
+import functools
 import itertools
-import secrets
 import shutil
 import socket
 import subprocess
@@ -17,9 +15,10 @@ import numpy as np
 import pytest
 
 from netoffload.codec import get
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed
 from tests.netns.programs.both_ways import (
     TAGGED,
+    Arrived,
     carry_both_ways,
     changed_octets,
     connected,
@@ -29,12 +28,10 @@ from tests.netns.programs.both_ways import (
     socket_on,
 )
 from tests.netns.programs.foreign_streams import GRADIENTS, REDIS_OCTETS, STREAMS, Stream, gradient
+from tests.shared.beds import built
 from tests.soak import add_ipv6, nft_path
 
-pytestmark = [
-    pytest.mark.netns,
-    pytest.mark.skipif(nft_path() is None, reason="nft is not installed: no policy can mark packets"),
-]
+pytestmark = pytest.mark.skipif(nft_path() is None, reason="nft is not installed: no policy can mark packets")
 
 CODEC = get("inceptionn")
 PORTS = itertools.count(6200)
@@ -48,14 +45,14 @@ SERVERS = [
     "python",
 ]
 START_S = 10.0
+BEHIND = "text after floats"
 
 
 @pytest.fixture(scope="module", params=["user", "kernel"])
-def bed(_netns_session: None, request: pytest.FixtureRequest) -> Iterator[Testbed]:
+def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
     """Two nodes with NICs, with each kind of bypass."""
-    settings = TestbedSettings(2, nic=NicSettings(bypass=request.param))
-    with Testbed(make_plan(settings, f"t{secrets.token_hex(3)}"), check_rate=False) as built:
-        yield built
+    with built(nic=NicSettings(bypass=request.param)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -79,49 +76,40 @@ def is_compressed(got: bytes, stream: Stream) -> bool:
     return bool(((words == exact) | (words == wanted)).all()) and np.array_equal(words[half:], wanted[half:])
 
 
-@pytest.mark.parametrize("name", STREAMS)
-def test_no_octet_changes_that_only_a_policy_marked(policed: Testbed, name: str) -> None:
-    stream = STREAMS[name]()
-    arrived = carry_both_ways(policed, stream, (0, 0), port=next(PORTS))
-    assert arrived.error == ""
-    assert changed_octets(stream.octets, arrived.forth) == 0
-    assert changed_octets(stream.octets, arrived.back) == 0
-
-
-@pytest.mark.parametrize("name", [GRADIENTS, "redis 10000", "pfm", "text after floats"])
-def test_no_octet_changes_over_ipv6_that_only_a_policy_marked(policed: Testbed, name: str) -> None:
-    if not add_ipv6_once(policed):
+def carry(bed: Testbed, stream: Stream, tos: tuple[int, int], ipv6: bool = False) -> Arrived:
+    if ipv6 and not add_ipv6_once(bed):
         pytest.skip("this kernel has no IPv6")
-    stream = STREAMS[name]()
-    arrived = carry_both_ways(policed, stream, (0, 0), port=next(PORTS), ipv6=True)
+    arrived = carry_both_ways(bed, stream, tos, port=next(PORTS), ipv6=ipv6)
     assert arrived.error == ""
+    return arrived
+
+
+@pytest.mark.parametrize(
+    ("name", "ipv6"),
+    [*((name, False) for name in STREAMS), *((name, True) for name in (GRADIENTS, "redis 10000", "pfm", BEHIND))],
+)
+def test_no_octet_changes_that_only_a_policy_marked(policed: Testbed, name: str, ipv6: bool) -> None:
+    stream = STREAMS[name]()
+    arrived = carry(policed, stream, (0, 0), ipv6)
     assert changed_octets(stream.octets, arrived.forth) == changed_octets(stream.octets, arrived.back) == 0
 
 
-@pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
-def test_sockets_that_bear_the_tag_are_compressed(bed: Testbed, ipv6: bool) -> None:
-    if ipv6 and not add_ipv6_once(bed):
-        pytest.skip("this kernel has no IPv6")
+@pytest.mark.parametrize(("ipv6", "beside"), [(False, False), (True, False), (False, True)])
+def test_sockets_that_bear_the_tag_are_compressed(bed: Testbed, ipv6: bool, beside: bool) -> None:
+    """With and without a policy that marks everything."""
     stream = Stream(gradient(500_000).tobytes())
-    arrived = carry_both_ways(bed, stream, (TAGGED, TAGGED), port=next(PORTS), ipv6=ipv6)
-    assert arrived.error == ""
+    with policy(bed) if beside else contextlib.nullcontext():
+        arrived = carry(bed, stream, (TAGGED, TAGGED), ipv6)
     assert is_compressed(arrived.forth, stream)
     assert is_compressed(arrived.back, stream)
     assert arrived.wire_octets < 2 * len(stream.octets) / 3
-
-
-def test_sockets_that_bear_the_tag_are_compressed_beside_a_policy(policed: Testbed) -> None:
-    stream = Stream(gradient(500_000).tobytes())
-    arrived = carry_both_ways(policed, stream, (TAGGED, TAGGED), port=next(PORTS))
-    assert is_compressed(arrived.forth, stream)
-    assert is_compressed(arrived.back, stream)
 
 
 @pytest.mark.parametrize("tagged_node", [0, 1])
 def test_each_direction_needs_its_own_senders_tag(policed: Testbed, tagged_node: int) -> None:
     stream = Stream(gradient(200_000).tobytes())
     tos = (TAGGED, 0) if tagged_node == 0 else (0, TAGGED)
-    arrived = carry_both_ways(policed, stream, tos, port=next(PORTS))
+    arrived = carry(policed, stream, tos)
     promised, policed_only = (arrived.forth, arrived.back)[:: 1 - 2 * tagged_node]
     assert is_compressed(promised, stream)
     assert changed_octets(stream.octets, policed_only) == 0
@@ -163,13 +151,9 @@ def read_exactly(sock: socket.socket, octets: int) -> bytes:
     return bytes(got)
 
 
-_WITH_IPV6: dict[str, bool] = {}
-
-
+@functools.cache
 def add_ipv6_once(bed: Testbed) -> bool:
-    if bed.plan.run_id not in _WITH_IPV6:
-        _WITH_IPV6[bed.plan.run_id] = add_ipv6(bed)
-    return _WITH_IPV6[bed.plan.run_id]
+    return add_ipv6(bed)
 
 
 @contextlib.contextmanager

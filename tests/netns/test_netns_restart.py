@@ -1,11 +1,9 @@
 """`netoffload restart` replaces a NIC during a tagged connection, which goes on compressed."""
 
-from __future__ import annotations
-
+import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,18 +12,13 @@ import numpy as np
 import pytest
 
 from netoffload.codec import get
-from netoffload.config import TOS_COMPRESS
-from netoffload.control import request
-from netoffload.devices.netns import in_netns
 from netoffload.errors import TestbedError
-from netoffload.lab.testbed import NicSettings, NodePlan, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import Testbed
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
 from netoffload.lab.testbed.processes import identify
-from netoffload.netlink import netns_path
+from tests.netns.programs.both_ways import TAGGED, connected
+from tests.shared.beds import built, counters, nic_pids, wait_for_end_of_nic
 from tests.shared.commands import forked
-from tests.shared.nic_processes import nic_pids
-
-pytestmark = pytest.mark.netns
 
 PORT = 5291
 CODEC = get("inceptionn")
@@ -40,91 +33,60 @@ def bed(
 ) -> Iterator[Testbed]:
     """The only run of its state directory, so that its nodes need no run in their names."""
     monkeypatch.setenv(ENV_STATE_DIR, str(tmp_path_factory.mktemp("alone")))
-    with Testbed(make_plan(TestbedSettings(2, nic=NicSettings()), run_id), check_rate=False) as built:
-        yield built
+    with built(run_id=run_id) as made:
+        yield made
     assert left_of(run_id) == []
 
 
-def socket_on(node: NodePlan) -> socket.socket:
-    with in_netns(str(netns_path(node.netns))):
-        sock = socket.socket()
-    sock.settimeout(20)
-    sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TOS_COMPRESS)
-    return sock
+@contextlib.contextmanager
+def checked_stream(bed: Testbed) -> Iterator[Callable[[int], None]]:
+    """A tagged connection, as a function of a seed: it sends values, and compares what arrives with the codec's."""
+    with connected(bed, PORT, (TAGGED, TAGGED)) as (near, far), far.makefile("rb") as arriving:
 
+        def check(seed: int) -> None:
+            values = np.random.default_rng(seed).normal(0, 0.05, 20_000).astype(np.float32)
+            near.sendall(values.tobytes())
+            got = np.frombuffer(arriving.read(values.nbytes), np.uint32)
+            assert np.array_equal(got, CODEC.round_trip(values, 10).view(np.uint32))
 
-def counters(node: NodePlan) -> dict[str, int]:
-    said: dict[str, int] = request(str(node.control_path), "counters")["counters"]
-    return said
-
-
-class Connection:
-    """A tagged connection from n0 to n1."""
-
-    def __init__(self, bed: Testbed) -> None:
-        source, sink = bed.plan.nodes
-        with socket_on(sink) as listening:
-            listening.bind(("", PORT))
-            listening.listen()
-            self._near = socket_on(source)
-            self._near.connect((sink.address, PORT))
-            self._far = listening.accept()[0]
-            self._far.settimeout(20)
-
-    def check(self, seed: int) -> None:
-        """Send values, and compare what arrives with what the codec makes of them."""
-        values = np.random.default_rng(seed).normal(0, 0.05, 20_000).astype(np.float32)
-        self._near.sendall(values.tobytes())
-        got = b""
-        while len(got) < values.nbytes:
-            octets = self._far.recv(values.nbytes - len(got))
-            assert octets
-            got += octets
-        assert np.array_equal(np.frombuffer(got, np.uint32), CODEC.round_trip(values, 10).view(np.uint32))
-
-    def close(self) -> None:
-        self._near.close()
-        self._far.close()
+        yield check
 
 
 def test_a_stream_goes_on_compressed(bed: Testbed) -> None:
-    stream = Connection(bed)
-    stream.check(1)
-    old = nic_pids(bed)
-    done = forked("restart", "n0", f"{bed.plan.run_id}/n1", "--kill", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    restarted = json.loads(done.stdout)["restarted"]
-    assert [(nic["run"], nic["node"], nic["pid_before"]) for nic in restarted] == [
-        (bed.plan.run_id, f"n{index}", old[index]) for index in (0, 1)
-    ]
-    assert [nic["pid"] for nic in restarted] == nic_pids(bed)
-    assert set(nic_pids(bed)).isdisjoint(old)
-    assert all(0 < nic["gone_s"] < 60 for nic in restarted)
-    stream.check(2)
-    sent, received = (counters(node) for node in bed.plan.nodes)
-    assert sent["tx_raw_octets"] > 0
-    assert sent["bypass_unknown_flow"] == 0
-    assert received["rx_blocks"] > 0
-    shown = json.loads(forked("status", bed.plan.run_id, "--json").stdout)["runs"][0]
-    assert [node["nic"] for node in shown["nodes"]] == [{"pid": nic["pid"], "alive": True} for nic in restarted]
-    stream.close()
+    with checked_stream(bed) as check:
+        check(1)
+        old = nic_pids(bed)
+        done = forked("restart", "n0", f"{bed.plan.run_id}/n1", "--kill", "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        restarted = json.loads(done.stdout)["restarted"]
+        assert [(nic["run"], nic["node"], nic["pid_before"]) for nic in restarted] == [
+            (bed.plan.run_id, f"n{index}", old[index]) for index in (0, 1)
+        ]
+        assert [nic["pid"] for nic in restarted] == nic_pids(bed)
+        assert set(nic_pids(bed)).isdisjoint(old)
+        assert all(0 < nic["gone_s"] < 60 for nic in restarted)
+        check(2)
+        sent, received = counters(bed, 0), counters(bed, 1)
+        assert sent["tx_raw_octets"] > 0
+        assert sent["bypass_unknown_flow"] == 0
+        assert received["rx_blocks"] > 0
+        shown = json.loads(forked("status", bed.plan.run_id, "--json").stdout)["runs"][0]
+        assert [node["nic"] for node in shown["nodes"]] == [{"pid": nic["pid"], "alive": True} for nic in restarted]
 
 
 def test_a_graceful_restart_and_one_of_a_nic_that_has_ended(bed: Testbed) -> None:
-    stream = Connection(bed)
-    stream.check(3)
-    done = forked("restart", "n0")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"{bed.plan.run_id}/n0: NIC pid {nic_pids(bed)[0]} (was pid " in done.stdout
-    stream.check(4)
-    os.kill(nic_pids(bed)[0], signal.SIGKILL)
-    while identify(nic_pids(bed)[0]) is not None:
-        pass
-    again = bed.restart_nic(0)
-    assert (again.pid_before, again.pid) == (None, nic_pids(bed)[0])
-    stream.check(5)
-    assert counters(bed.plan.nodes[0])["tx_raw_octets"] > 0
-    stream.close()
+    with checked_stream(bed) as check:
+        check(3)
+        done = forked("restart", "n0")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"{bed.plan.run_id}/n0: NIC pid {nic_pids(bed)[0]} (was pid " in done.stdout
+        check(4)
+        os.kill(nic_pids(bed)[0], signal.SIGKILL)
+        wait_for_end_of_nic(bed, 0)  # and all of its threads, which hold the TAP
+        again = bed.restart_nic(0)
+        assert (again.pid_before, again.pid) == (None, nic_pids(bed)[0])
+        check(5)
+        assert counters(bed)["tx_raw_octets"] > 0
 
 
 def test_restarts_at_the_same_time_take_turns(bed: Testbed) -> None:

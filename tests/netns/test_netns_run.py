@@ -1,79 +1,165 @@
 """``netoffload run`` with both MPIs: every rank runs on its node, talks over the wire, and ends with the others."""
 
-from __future__ import annotations
-
-import contextlib
 import json
-import signal
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from netoffload.errors import RunError
-from netoffload.lab.testbed import Testbed, run_ranks
-from netoffload.lab.testbed.launch import ENV_OPENMPI, find_openmpi
+from netoffload import control
+from netoffload.errors import RunError, UsageError
+from netoffload.lab.testbed import Testbed, metered, run_ranks
+from netoffload.lab.testbed.launch import ENV_OPENMPI, RanksOutput, find_openmpi
 from netoffload.lab.testbed.processes import marked
-from netoffload.netlink import netns_exists
+from netoffload.lab.testbed.stream import stream
 from tests.shared.commands import forked
 
-pytestmark = [pytest.mark.netns, pytest.mark.mpi]
+pytestmark = pytest.mark.mpi
 
 needs_openmpi = pytest.mark.skipif(find_openmpi() is None, reason=f"needs Open MPI 5: set {ENV_OPENMPI}")
-both = pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=needs_openmpi)])
+BOTH = ["mpich", pytest.param("openmpi", marks=needs_openmpi)]
 PROGRAMS = Path(__file__).with_name("programs")
+
+
+def OPENMPI(*values: object) -> Any:  # noqa: N802 - a case of a table
+    return pytest.param("openmpi", *values, marks=needs_openmpi)
 
 
 def quietly(_rank: int, _lines: bytes) -> None:
     pass
 
 
-@both
-def test_a_sum_crosses_the_wires_under_either_mpi(plain_bed: Testbed, mpi: str) -> None:
+@pytest.mark.parametrize(("mpi", "nodes"), [("mpich", (0, 1, 2, 3)), ("mpich", (2, 0, 3)), OPENMPI((2, 0, 3))])
+def test_a_sum_crosses_the_wires(plain_bed: Testbed, mpi: str, nodes: Sequence[int]) -> None:
     words = ["python", str(PROGRAMS / "sum_over_ranks.py"), "NETOFFLOAD_ADDRESS", "MINE"]
-    result = run_ranks(plain_bed, [2, 0, 3], words, env={"MINE": "yes"}, timeout_s=60, capture_stdout=True, mpi=mpi)
+    heard: list[tuple[int, bytes]] = []
+    options: dict[str, Any] = {"timeout_s": 60, "on_stderr": lambda *said: heard.append(said), "mpi": mpi}
+    result = run_ranks(plain_bed, nodes, words, env={"MINE": "yes"}, capture_stdout=True, **options)
     said = json.loads(result.stdout)
-    assert said["ranks"] == [[f"n{node}", f"10.98.1.{node + 1}", "yes", 6.0, 6.0] for node in (2, 0, 3)]
+    total = sum(range(1, len(nodes) + 1))
+    assert said["ranks"] == [[f"n{node}", f"10.98.1.{node + 1}", "yes", total, total] for node in nodes]
     assert ("Open MPI v5" if mpi == "openmpi" else "MPICH") in said["library"]
-    bound = 2 * 2 / 3 * 1_000_000  # the ring's octets per rank
-    assert all(bound < said["sent"][node] < 1.2 * bound for node in (2, 0, 3)), said["sent"]
-    assert said["sent"][1] < 0.01 * bound
+    bound = 2 * (len(nodes) - 1) / len(nodes) * 1_000_000  # the ring's octets per rank
+    for node, octets in enumerate(said["sent"]):
+        assert bound < octets < 1.2 * bound if node in nodes else octets < 0.01 * bound, said["sent"]
+    assert mpi == "mpich" or heard == []  # a launcher says nothing of its own
 
 
-FAILURES = {
-    "exception": ("rank 1 said: ValueError", 1),
-    "exit": ("exit code 7", 7),
-    # Open MPI knows only what it hears first: the signal, or that a rank which lost its peer calls MPI_Abort.
-    "killed": ("rank 1 was killed by signal 9|exit code", None),
-    "killed beside no peer": ("rank 1 was killed by signal 9", 137),
-}
-
-
-@needs_openmpi
-@pytest.mark.parametrize("kind", FAILURES)
-def test_a_rank_of_open_mpi_that_fails_ends_all(plain_bed: Testbed, kind: str) -> None:
-    message, exit_code = FAILURES[kind]
-    words = [str(PROGRAMS / "fail.py"), "1", kind]
+@pytest.mark.parametrize(
+    ("mpi", "rank", "kind", "message", "exit_code"),
+    [
+        ("mpich", 2, "exception", "rank 2 said: ValueError: too bad", None),
+        ("mpich", 1, "exit", "exit code 7", None),
+        ("mpich", 0, "killed", "failed: rank 0 was killed by signal 9", 137),
+        ("mpich", 2, "aborted", "failed: rank 2 was killed by signal 6", 134),
+        OPENMPI(1, "exception", "rank 1 said: ValueError", 1),
+        OPENMPI(1, "exit", "exit code 7", 7),
+        # Open MPI knows only what it hears first: the signal, or that a rank which lost its peer calls MPI_Abort.
+        OPENMPI(1, "killed", "rank 1 was killed by signal 9|exit code", None),
+        OPENMPI(1, "killed beside no peer", "rank 1 was killed by signal 9", 137),
+    ],
+)
+def test_a_rank_that_fails_ends_all(
+    plain_bed: Testbed, mpi: str, rank: int, kind: str, message: str, exit_code: int | None
+) -> None:
+    words = ["python", str(PROGRAMS / "fail.py"), str(rank), kind]
     with pytest.raises(RunError, match=message) as caught:
-        run_ranks(plain_bed, range(3), words, timeout_s=60, on_stderr=quietly, mpi="openmpi")
+        run_ranks(plain_bed, range(3), words, timeout_s=60, on_stderr=quietly, mpi=mpi)
     assert exit_code in (None, caught.value.exit_code)
     assert marked(plain_bed.plan.mark) == []
 
 
-@needs_openmpi
-def test_ranks_of_open_mpi_that_hang_are_ended(plain_bed: Testbed) -> None:
-    with pytest.raises(RunError, match="did not end within 3 s"):
-        run_ranks(plain_bed, range(2), ["sleep", "300"], timeout_s=3, on_stderr=quietly, mpi="openmpi")
-    assert marked(plain_bed.plan.mark) == []
-
-
-@needs_openmpi
-def test_open_mpi_says_nothing_of_its_own(plain_bed: Testbed) -> None:
+@pytest.mark.parametrize("mpi", BOTH)
+def test_a_rank_that_hangs_is_ended(plain_bed: Testbed, mpi: str) -> None:
+    text = "import sys, time; print('waiting', file=sys.stderr, flush=True); time.sleep(300)"
     heard: list[tuple[int, bytes]] = []
-    run_ranks(plain_bed, range(3), ["true"], timeout_s=60, on_stderr=lambda *said: heard.append(said), mpi="openmpi")
-    assert heard == []
+    options: dict[str, Any] = {"timeout_s": 3, "on_stderr": lambda *said: heard.append(said), "mpi": mpi}
+    with pytest.raises(RunError, match=r"did not end within 3 s; rank \d said: waiting"):
+        run_ranks(plain_bed, range(2), ["-c", text], **options)
+    assert sorted(heard) == [(0, b"waiting\n"), (1, b"waiting\n")]  # and nothing from the launcher
+    assert marked(plain_bed.plan.mark) == []
+    assert list(plain_bed.plan.state_dir.glob("meter-*")) == []
+
+
+def test_environment_reaches_every_rank(plain_bed: Testbed) -> None:
+    text = "import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['MINE'], os.environ.get('NETOFFLOAD_CONTROL'))\n"
+    words = ["-c", text]
+    result = run_ranks(plain_bed, [0, 1], words, env={"MINE": "yes"}, timeout_s=60, capture_stdout=True)
+    assert result.stdout.splitlines() == ["1 yes None", "1 yes None"]  # two lines: ranks are not mixed
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (
+            "note\nTraceback (most recent call last):\n  File 'a'\n    f()\nValueError: no\n",
+            "rank 0 said: ValueError: no",
+        ),
+        (
+            "Traceback (most recent call last):\n    f()\nValueError: no\nwrite_line failure: Broken pipe\n",
+            "rank 0 said: ValueError: no",
+        ),
+        ("note\nTraceback (most recent call last):\n  File 'a', line 277, in _hear\n", ""),
+        ("one\ntwo\nAbort(3) on node 1\n", "rank 0 said: two"),
+    ],
+)
+def test_a_traceback_cut_short_is_not_quoted(written: str, said: str) -> None:
+    with RanksOutput(1, quietly, quietly) as output:
+        subprocess.run(output.argv(0, ["sh", "-c", 'printf %s "$0" >&2', written]), check=True)
+        output.drain()
+    assert output.last_words().removeprefix("; ") == said
+
+
+def test_a_rank_that_reads_its_input_finds_the_end_of_it(plain_bed: Testbed) -> None:
+    result = run_ranks(plain_bed, [0, 1], ["-c", "import sys; print(repr(sys.stdin.read()))"], capture_stdout=True)
+    assert result.stdout == "''\n''\n"
+
+
+def test_what_cannot_be_run_is_refused(plain_bed: Testbed) -> None:
+    with pytest.raises(RunError, match="no-such-program"):
+        run_ranks(plain_bed, [0], ["no-such-program"], timeout_s=20, on_stderr=quietly)
+    with pytest.raises(UsageError, match="nothing to run"):
+        run_ranks(plain_bed, [0], [])
+
+
+def test_the_ends_of_a_stream_do_not_hear_a_ctrl_c(plain_bed: Testbed) -> None:
+    sessions: set[int] = set()
+    stream(
+        plain_bed,
+        4 << 20,
+        on_progress=lambda _: sessions.update(os.getsid(process.pid) for process in marked(plain_bed.plan.mark)),
+    )
+    assert len(sessions) == 2
+    assert os.getsid(0) not in sessions
+
+
+def test_lines_of_different_ranks_stay_whole(plain_bed: Testbed) -> None:
+    words = [str(PROGRAMS / "say_in_parts.py")]
+    heard: list[tuple[int, bytes]] = []
+    run_ranks(plain_bed, [0, 1], words, timeout_s=60, on_stderr=lambda *said: heard.append(said))
+    for rank in (0, 1):
+        mine = b"".join(octets for said_by, octets in heard if said_by == rank)
+        assert mine == b"one two three\n" * 20 + b"end"
+    assert all(octets.endswith((b"\n", b"end")) for _, octets in heard)
+
+
+def test_the_meter_answers_anybody(plain_bed: Testbed) -> None:
+    with metered(plain_bed) as meter:
+        program = (
+            "import json,sys;from netoffload.control import request;print(json.dumps(request(sys.argv[1],'wires')))"
+        )
+        argv = [sys.executable, "-c", program, str(meter)]
+        asked = plain_bed.popen(3, argv, stdout=subprocess.PIPE, text=True)
+        nodes = json.loads(asked.communicate(timeout=20)[0])["nodes"]
+        assert [node["name"] for node in nodes] == ["n0", "n1", "n2", "n3"]
+        assert nodes == control.request(meter, "wires")["nodes"]
+        assert nodes[0]["nic_control"] is None
+        assert set(nodes[0]) >= {"address", "tx_octets", "tx_frames"}
+    assert not meter.exists()
 
 
 def test_lines_begin_with_their_node_and_the_exit_code_is_the_programs() -> None:
@@ -98,39 +184,4 @@ def test_torchrun_has_an_agent_on_every_node_and_a_rank_that_fails_ends_all(
     assert "n1: end" in ran.stderr.splitlines()
     assert ran.stderr.splitlines()[-1].endswith("failed with exit code 7; rank 1 said: end")
     assert "Traceback" not in ran.stderr  # the agents' laments
-    assert left_of(run_id) == []
-
-
-REFUSED = {
-    "mpi": (["run", "-n", "2", "--mpi", "lam", "--", "true"], 2, "mpich, openmpi"),
-    "missing": (["run", "-n", "1", "--no-nic", "--mpi", "openmpi", "--", "true"], 3, "/nowhere holds no Open MPI 5"),
-    "ranks": (["run", "-n", "3", "--testbed", "RUN", "--", "true"], 2, "each rank needs a node"),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_run_is_one_clear_line(what: str, run_id: str) -> None:
-    words, exit_code, hint = REFUSED[what]
-    with contextlib.ExitStack() as stack:
-        if "RUN" in words:
-            assert forked("up", "-n", "2", "--no-nic", "--run-id", run_id).returncode == 0
-            stack.callback(forked, "down", run_id)
-        refused = forked(*(run_id if word == "RUN" else word for word in words), env={ENV_OPENMPI: "/nowhere"})
-    assert refused.returncode == exit_code
-    assert refused.stdout == ""
-    assert len(refused.stderr.splitlines()) == 1
-    assert hint in refused.stderr
-
-
-@needs_openmpi
-def test_a_signal_ends_open_mpi_too(left_of: Callable[[str], list[str]]) -> None:
-    words = ["run", "-n", "2", "--no-nic", "--mpi", "openmpi", "--", "sh", "-c", "echo $NETOFFLOAD_RUN; sleep 300"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "netoffload", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        run_id = process.stdout.readline().strip()
-        assert netns_exists(f"no-{run_id}-sw")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
     assert left_of(run_id) == []

@@ -1,10 +1,7 @@
 """Segments of every kind through real NICs: IPv6, jumbo frames, floats cut by odd writes, VLAN tags."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
-import secrets
 import select
 import socket
 import struct
@@ -17,14 +14,12 @@ from scapy.layers.l2 import Ether
 
 from netoffload.codec import get
 from netoffload.compiled.arrays import Float32Array
-from netoffload.control import request
 from netoffload.devices.packet import open_packet
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed
 from netoffload.netlink import netns_path
 from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
+from tests.shared.beds import built, counters, drops, flows, grown
 from tests.shared.transfers import transfer
-
-pytestmark = pytest.mark.netns
 
 VALUES = np.random.default_rng(5).normal(0, 2e-3, 1_000_000).astype(np.float32)
 ROUND_TRIP = get("inceptionn").round_trip(VALUES, 10).view(np.uint32)
@@ -39,16 +34,6 @@ def stream(
     """Send values from n0 to ``address`` on n1 and return what arrived, as bits."""
     got = transfer(bed, values.tobytes(), [(tos, size) for size in sizes], address=address)
     return np.frombuffer(got, np.uint32)
-
-
-def counters(bed: Testbed, node: int) -> dict[str, int]:
-    answer: dict[str, int] = request(str(bed.plan.nodes[node].control_path), "counters")["counters"]
-    return answer
-
-
-def grown(bed: Testbed, node: int, before: dict[str, int]) -> dict[str, int]:
-    """Return the counters that have grown since."""
-    return {name: count - before[name] for name, count in counters(bed, node).items() if count != before[name]}
 
 
 def run(bed: Testbed, node: int, *argv: str) -> None:
@@ -78,8 +63,7 @@ def test_ipv6_is_compressed_as_ipv4_is(nic_bed: Testbed) -> None:
     assert sent["tx_blocks"] > 0
     assert sent["tx_raw_octets"] >= VALUES.nbytes
     assert nic_bed.wire_counters()[0].tx_octets - wire_before[0].tx_octets < VALUES.nbytes / 3
-    flows = request(str(nic_bed.plan.nodes[1].control_path), "flows")["flows"]
-    assert any(flow["src"] == "fd98::1" and flow["raw_octets"] >= VALUES.nbytes for flow in flows)
+    assert any(flow["src"] == "fd98::1" and flow["raw_octets"] >= VALUES.nbytes for flow in flows(nic_bed, 1))
 
 
 def test_untagged_ipv6_is_exact(nic_bed: Testbed) -> None:
@@ -90,25 +74,21 @@ def test_untagged_ipv6_is_exact(nic_bed: Testbed) -> None:
     assert "tx_blocks" not in grown(nic_bed, 0, before)
 
 
-def test_jumbo_frames_and_ipv6(run_id: str) -> None:
-    settings = TestbedSettings(2, mtu=9000, nic=NicSettings())
-    with (
-        Testbed(make_plan(settings, run_id), check_rate=False) as bed,
-        addresses(bed, "fd98::1", "fd98::2"),
-    ):
+def test_jumbo_frames_and_ipv6() -> None:
+    with built(mtu=9000) as bed, addresses(bed, "fd98::1", "fd98::2"):
         for address in ("fd98::2", bed.plan.nodes[1].address):
             before = counters(bed, 0)
             assert np.array_equal(stream(bed, VALUES, address), ROUND_TRIP)
             sent = grown(bed, 0, before)
             assert sent["tx_payload_octets"] / sent["tx_blocks"] > 1500
-            assert not any(name.startswith("drop") for name in sent)
+            assert drops(sent) == {}
 
 
 @pytest.mark.parametrize("address", ["fd98::2", "10.98.1.2"])
 def test_odd_writes_give_the_round_trip_or_the_value_itself(nic_bed: Testbed, address: str) -> None:
     values = VALUES[:200_000]
     with addresses(nic_bed, "fd98::1", "fd98::2"):
-        got = stream(nic_bed, values, address, sizes=(1, 2, 3, 4001, 30001, 70, 64))
+        got = stream(nic_bed, values, address, sizes=(1, 2, 3, 4001, 30001, 70, 64, 1447, 5, 1449))
     wanted = ROUND_TRIP[: values.size]
     assert got.size == values.size
     assert ((got == wanted) | (got == values.view(np.uint32))).all()
@@ -130,8 +110,7 @@ def any_bed(request: pytest.FixtureRequest, nic_bed: Testbed) -> Iterator[Testbe
     if request.param == "tap":
         yield nic_bed
         return
-    settings = TestbedSettings(2, nic=NicSettings(host="veth"))
-    with Testbed(make_plan(settings, f"t{secrets.token_hex(3)}"), check_rate=False) as bed:
+    with built(nic=NicSettings(host="veth")) as bed:
         yield bed
 
 

@@ -1,7 +1,5 @@
 """The soak: a few rounds with every event, and nothing left behind however it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -11,13 +9,12 @@ import sys
 
 import pytest
 
-from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, state_root
+from netoffload.lab.testbed import Testbed, state_root
 from netoffload.lab.testbed.processes import marked
 from netoffload.netlink import NETNS_DIR, Namespace
+from tests.shared.beds import built
 from tests.soak import Damage, DamagedSwitch, Soak, ip, nft_path, run
 from tests.soak.events import Events
-
-pytestmark = pytest.mark.netns
 
 COMMAND = [sys.executable, "-m", "tests.soak", "--flows", "3", "--seed", "12"]
 
@@ -64,7 +61,7 @@ def test_an_interrupted_soak_tells_what_it_found_and_leaves_nothing() -> None:
     assert marked(f"NETOFFLOAD_RUN={runs.pop()}") == []
 
 
-def test_a_flow_that_stands_still_over_a_whole_path_is_stuck(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flow_that_stands_still_over_a_whole_path_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     """The path is not whole here, and the soak is not told."""
     monkeypatch.setattr(run, "STUCK_S", 3.0)
 
@@ -73,7 +70,7 @@ def test_a_flow_that_stands_still_over_a_whole_path_is_stuck(run_id: str, monkey
         return "cut", "for good"
 
     monkeypatch.setattr(Events, "next", cut)
-    with Testbed(make_plan(TestbedSettings(2), run_id), check_rate=False) as bed:
+    with built() as bed:
         found = Soak(bed, seed=2).run(rounds=1, flows=2)
     assert (found.stuck, found.wrong, found.is_good) == (2, 0, False)
     assert dict(found.events) == {"cut": 1}

@@ -1,9 +1,6 @@
 """SYNs on real paths: through networks that drop unknown options, and with TCP signatures."""
 
-from __future__ import annotations
-
 import contextlib
-import secrets
 import select
 import socket
 import struct
@@ -15,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from netoffload.lab.testbed import NodePlan, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NodePlan, Testbed
 from netoffload.netlink import Namespace
 from netoffload.wire.tcp import CHECKSUM, PROTO_TCP, SYN, parse_tcp
+from tests.shared.beds import built
 from tests.soak import Direction, FlowOptions, Values, add_ipv6, carry, nft_path, run_nft
-
-pytestmark = pytest.mark.netns
 
 CONNECT_S = 10.0
 """The third transmission of a SYN is 3 s behind the first, or 2 s where the kernel waits a second each time."""
@@ -31,10 +27,10 @@ WHICH = {"syn": "tcp flags & (syn|ack) == syn", "syn and ack": "tcp flags & (syn
 
 
 @pytest.fixture(scope="module")
-def bed(_netns_session: None) -> Iterator[Testbed]:
-    with Testbed(make_plan(TestbedSettings(2), f"t{secrets.token_hex(3)}"), check_rate=False) as built:
-        add_ipv6(built)
-        yield built
+def bed() -> Iterator[Testbed]:
+    with built() as made:
+        add_ipv6(made)
+        yield made
 
 
 @pytest.mark.skipif(nft_path() is None, reason="nft is not installed: no SYN can be dropped for its option")

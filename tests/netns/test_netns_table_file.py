@@ -1,7 +1,5 @@
 """The file of a flow table: root's NIC takes no file that others own or may write, and follows no symbolic link."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
@@ -13,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-pytestmark = pytest.mark.netns
 
 STRANGER = 12_345
 START_S = 60.0

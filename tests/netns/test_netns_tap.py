@@ -1,23 +1,19 @@
 """A TAP that a NIC makes outlives it, with the host's addresses and connections, unless an option says otherwise."""
 
-from __future__ import annotations
-
 import contextlib
-import os
 import secrets
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from netoffload.devices.netns import in_netns
 from netoffload.netlink import Namespace, netns_path, remove_netns
-
-pytestmark = pytest.mark.netns
+from tests.shared.commands import running_nic
 
 HOST, PEER = "10.97.7.1", "10.97.7.2"
 NETWORK = "10.97.7.0/24"
@@ -42,20 +38,10 @@ class Place:
     def path(self, index: int) -> str:
         return str(netns_path(self.names[index]))
 
-    @contextlib.contextmanager
-    def nic(self, *more: str) -> Iterator[subprocess.Popen[str]]:
+    def nic(self, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
         """A NIC that forwards; whoever is still there in the end is killed."""
         words = ["--host", "tap:t0", "--host-netns", self.path(0), "--wire", "w0", "--wire-netns", self.path(1), *more]
-        reader, writer = os.pipe()
-        command = [sys.executable, "-m", "netoffload_daemon", *words, "--ready-fd", str(writer)]
-        with subprocess.Popen(command, pass_fds=[writer], stderr=subprocess.PIPE, text=True) as process:
-            os.close(writer)
-            try:
-                assert os.read(reader, 6) == b"ready\n"
-                yield process
-            finally:
-                os.close(reader)
-                process.kill()
+        return running_nic(words, stderr=subprocess.PIPE)
 
     def socket_in(self, index: int) -> socket.socket:
         with in_netns(self.path(index)):

@@ -1,7 +1,5 @@
 """Testbeds in the kernel: built, used, and taken down without a trace however they end."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal
@@ -29,8 +27,6 @@ from netoffload.lab.testbed import (
 from netoffload.lab.testbed.forks import ENV_FORK_SERVER
 from netoffload.lab.testbed.journal import read_run
 from netoffload.netlink import Namespace, netns_exists, remove_netns
-
-pytestmark = pytest.mark.netns
 
 Left = Callable[[str], list[str]]
 PROGRAMS = Path(__file__).with_name("programs")

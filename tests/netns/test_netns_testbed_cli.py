@@ -1,7 +1,5 @@
 """The testbed commands end to end: one line per refusal, JSON that parses, nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -10,10 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from netoffload.lab.testbed.launch import ENV_OPENMPI, find_openmpi
 from netoffload.netlink import netns_exists
-from tests.shared.commands import forked, netoffload
-
-pytestmark = pytest.mark.netns
+from tests.shared.commands import forked, netoffload, refusal
 
 
 @pytest.fixture
@@ -61,13 +58,6 @@ def test_run_on_a_testbed_that_is_up(up: dict[str, object], run_id: str) -> None
     assert up["run"] == run_id
 
 
-def test_run_on_a_testbed_of_its_own_passes_the_exit_code() -> None:
-    text = "import sys; from mpi4py import MPI; sys.exit(int(sys.argv[2]) if MPI.COMM_WORLD.rank == 1 else 0)"
-    ran = forked("run", "-n", "2", "--no-nic", "python", "-c", text, "--code", "5")
-    assert ran.returncode == 5
-    assert "failed with exit code 5" in ran.stderr.splitlines()[-1]
-
-
 REFUSED = {
     "nodes": (["up", "-n", "65"], 2, "1..64"),
     "rate": (["up", "--rate", "fast"], 2, "1gbit"),
@@ -89,6 +79,7 @@ REFUSED = {
     "ranks": (["run", "--", "true"], 2, "-n 4"),
     "testbed": (["run", "--testbed", "nosuch", "--", "true"], 3, "nosuch"),
     "script": (["run", "-n", "2", "--", "python", "nosuch.py"], 2, "there is no script nosuch.py"),
+    "mpi": (["run", "-n", "2", "--mpi", "lam", "--", "true"], 2, "mpich, openmpi"),
     "rate in bytes": (["up", "--rate", "100mbps"], 2, "write 100mbit for bits per second"),
 }
 
@@ -96,11 +87,7 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_wrong_input_is_one_clear_line(what: str) -> None:
     words, exit_code, hint = REFUSED[what]
-    refused = netoffload(*words)
-    assert refused.returncode == exit_code
-    assert refused.stdout == ""
-    assert len(refused.stderr.splitlines()) == 1
-    assert hint in refused.stderr
+    assert hint in refusal(*words, exit_code=exit_code)
 
 
 @pytest.mark.parametrize("command", [["run", "-n", "2"], ["exec"]])
@@ -110,21 +97,32 @@ def test_an_unknown_option_is_not_taken_for_the_program(command: list[str]) -> N
     assert "No such option: --bogus" in refused.stderr
 
 
-def test_unknown_node_is_one_clear_line(up: dict[str, object], run_id: str) -> None:
-    refused = forked("exec", "--run", run_id, "n9", "--", "true")
-    assert (refused.returncode, refused.stderr) == (
-        2,
-        f"netoffload: run {run_id} has no node 'n9': it has n0..n1\n",
-    )
+def test_what_a_run_lacks_is_one_clear_line(up: dict[str, object], run_id: str) -> None:
+    for words, exit_code, said in (
+        (["exec", "--run", run_id, "n9", "--", "true"], 2, f"run {run_id} has no node 'n9': it has n0..n1\n"),
+        (["run", "-n", "3", "--testbed", run_id, "--", "true"], 2, "each rank needs a node"),
+        (["run", "-n", "1", "--no-nic", "--mpi", "openmpi", "--", "true"], 3, "/nowhere holds no Open MPI 5"),
+    ):
+        refused = forked(*words, env={ENV_OPENMPI: "/nowhere"})
+        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (exit_code, "", 1)
+        assert said in refused.stderr
     assert up["run"] == run_id
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_the_middle_leaves_nothing(signal_number: signal.Signals) -> None:
-    words = ["run", "-n", "2", "--no-nic", "--", "sh", "-c", "echo $NETOFFLOAD_RUN; exec sleep 300"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "netoffload", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+@pytest.mark.parametrize(
+    ("signal_number", "mpi"),
+    [
+        (signal.SIGINT, "mpich"),
+        (signal.SIGTERM, "mpich"),
+        pytest.param(signal.SIGINT, "openmpi", marks=pytest.mark.skipif(find_openmpi() is None, reason="no Open MPI")),
+    ],
+)
+def test_a_signal_in_the_middle_leaves_nothing(
+    signal_number: signal.Signals, mpi: str, left_of: Callable[[str], list[str]]
+) -> None:
+    words = ["run", "-n", "2", "--no-nic", "--mpi", mpi, "--", "sh", "-c", "echo $NETOFFLOAD_RUN; exec sleep 300"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-m", "netoffload", *words], stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
         run_id = process.stdout.readline().strip()
         assert netns_exists(f"no-{run_id}-sw")
@@ -132,7 +130,7 @@ def test_a_signal_in_the_middle_leaves_nothing(signal_number: signal.Signals) ->
         assert process.wait(timeout=20) == 130
         assert process.stderr is not None
         assert process.stderr.read().splitlines()[1:] == ["netoffload: interrupted"]
-    assert not netns_exists(f"no-{run_id}-sw")
+    assert left_of(run_id) == []
     assert f"no run {run_id}" in forked("down", run_id, "--json").stderr
 
 

@@ -1,56 +1,41 @@
 """scapy reads a NIC's trace: blocks on the wire's side, plain TCP on the host's, and no frame is missing."""
 
-from __future__ import annotations
-
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import pytest
 from scapy.layers.inet import IP, TCP
 from scapy.utils import PcapNgReader
 
-from netoffload.control import request
 from netoffload.dissect.capture import read_frames
 from netoffload.dissect.layers import OffloadEntry
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings
 from netoffload.lab.testbed.plan import nic_argv
 from netoffload.lab.testbed.stream import stream
-from tests.shared.nic_processes import wait_for_end_of_nic
-
-pytestmark = pytest.mark.netns
+from tests.shared.beds import asked, built, counters, wait_for_end_of_nic
+from tests.shared.commands import running_nic
 
 OCTETS = 2_000_000
 
 
-def test_a_trace_shows_both_sides(run_id: str, tmp_path: Path) -> None:
+def test_a_trace_shows_both_sides(tmp_path: Path) -> None:
     path = tmp_path / "frames.pcapng"
-    with Testbed(make_plan(TestbedSettings(2, nic=NicSettings(threads=2)), run_id), check_rate=False) as bed:
+    with built(nic=NicSettings(threads=2)) as bed:
         node = bed.plan.nodes[0]
-        assert request(str(node.control_path), "stop") == {}
+        assert asked(bed, 0, "stop") == {}
         wait_for_end_of_nic(bed, 0)
-        reader, writer = os.pipe()
-        command = [sys.executable, "-m", "netoffload_daemon", *nic_argv(bed.plan, node, writer), "--trace", str(path)]
         started = time.time()
-        with subprocess.Popen(command, pass_fds=[writer]) as nic:
-            os.close(writer)
-            assert os.read(reader, 6) == b"ready\n"
-            os.close(reader)
-            try:
-                assert stream(bed, OCTETS).wrong == 0
-                counters = request(str(node.control_path), "counters")["counters"]
-            finally:
-                nic.terminate()
-                assert nic.wait(timeout=10) == 0
+        with running_nic([*nic_argv(bed.plan, node, 0), "--trace", str(path)]) as nic:
+            assert stream(bed, OCTETS).wrong == 0
+            counted = counters(bed)
+            nic.terminate()
+            assert nic.wait(timeout=10) == 0
     packets = list(PcapNgReader(str(path)))
-    assert (counters["trace_missed"], counters["trace_frames"] <= len(packets)) == (0, True)
+    assert (counted["trace_missed"], counted["trace_frames"] <= len(packets)) == (0, True)
     assert all(started - 1 < float(packet.time) < time.time() + 1 for packet in packets)
     sides = {side: [packet for packet in packets if packet.sniffed_on == side] for side in ("tap:inc0", "wire0")}
     assert sum(map(len, sides.values())) == len(packets)
     on_wire = [packet for packet in sides["wire0"] if OffloadEntry in packet]
-    assert len(on_wire) == counters["tx_blocks"]
+    assert len(on_wire) == counted["tx_blocks"]
     assert max(len(packet) for packet in on_wire) <= 1514  # datagrams, as a cable would have them
     dissected = [frame.crc for frame in read_frames(path) if frame.kind == "block"]
     assert dissected == ["ok"] * len(on_wire)

@@ -1,7 +1,5 @@
 """A whole training, as a user runs it: testbed, NICs, ranks, training, record, report."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -22,13 +20,7 @@ from netoffload.lab.training.rank_imports import IMPORTED
 from tests.shared.commands import PYTHONPATH, forked
 from tests.shared.forked_ranks import forks_of
 
-pytestmark = [pytest.mark.netns, pytest.mark.mpi, pytest.mark.timeout(240)]
-
-
-@pytest.fixture(autouse=True)
-def needs_root() -> None:
-    if os.geteuid() != 0 or not Path("/dev/net/tun").exists():
-        pytest.skip("network namespaces and TAP need root and /dev/net/tun")
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +43,8 @@ def namespaces_of(run_ids: set[str]) -> list[str]:
 
 def test_four_exchanges_on_shaped_links(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "netoffload", "train", "hdc", "--nodes", "2", "--rate", "400mbit", "--json"]
-    words += [
-        "--iterations",
-        "4",
-        "--learning-rate",
-        "0.05",
-        "--evaluate-every",
-        "2",
-        "--out",
-        str(tmp_path / "runs.jsonl"),
-    ]
+    words += ["--iterations", "4", "--learning-rate", "0.05", "--evaluate-every", "2"]
+    words += ["--out", str(tmp_path / "runs.jsonl")]
     words += [word for name in ("wa", "wa+c", "inc", "inc+c") for word in ("--exchange", name)]
     done = subprocess.run(words, capture_output=True, text=True, env=environment(tmp_path / "state"), timeout=200)
     assert done.returncode == 0, done.stderr
@@ -132,20 +116,8 @@ def test_a_split_perceptron_puts_an_octet_per_activation_on_the_wires(tmp_path: 
 
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    words = [
-        sys.executable,
-        "-m",
-        "netoffload",
-        "train",
-        "hdc",
-        "--exchange",
-        "inc",
-        "--nodes",
-        "2",
-        "--rate",
-        "50mbit",
-    ]
-    words += ["--iterations", "10000"]
+    words = [sys.executable, "-m", "netoffload", "train", "hdc", "--exchange", "inc", "--nodes", "2"]
+    words += ["--rate", "50mbit", "--iterations", "10000"]
     with subprocess.Popen(
         words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment(state)
     ) as run:

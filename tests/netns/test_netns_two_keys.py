@@ -1,19 +1,13 @@
 """Two NICs with different keys cannot talk in blocks; one of them says so."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from pathlib import Path
 
-import pytest
-
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from tests.netns.programs.both_ways import TAGGED, carry_both_ways
 from tests.netns.programs.by_hand import nics_by_hand
 from tests.netns.programs.foreign_streams import Stream, gradient
-
-pytestmark = pytest.mark.netns
+from tests.shared.beds import built
 
 PORT = 7950
 WARNED_S = 10.0
@@ -28,11 +22,7 @@ def logs_of_nics_with_keys(folder: Path, keys: tuple[str, str]) -> str:
         path.write_text(key + "\n")
         paths.append(["--key", str(path)])
     stream = Stream(gradient(200_000).tobytes())
-    settings = TestbedSettings(2, nic=NicSettings())
-    with (
-        Testbed(make_plan(settings, f"t{secrets.token_hex(3)}"), check_rate=False) as bed,
-        nics_by_hand(bed, folder, paths) as nics,
-    ):
+    with built() as bed, nics_by_hand(bed, folder, paths) as nics:
         started = [nic.log.read_text() for nic in nics]
         arrived = carry_both_ways(bed, stream, (TAGGED, TAGGED), port=PORT)
         assert arrived.error == ""

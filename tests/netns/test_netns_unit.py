@@ -1,7 +1,5 @@
 """The systemd units for real hosts: their commands, run in two namespaces that stand for hosts with one card each."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -17,13 +15,11 @@ import pytest
 
 from netoffload import control
 from netoffload.config import TAP_QUEUE_FRAMES
-from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan
 from netoffload.lab.testbed.plan import NodePlan
 from netoffload.netlink import netns_exists, netns_path
+from tests.shared.beds import built
 from tests.shared.commands import netoffload
 from tests.shared.transfers import transfer_words
-
-pytestmark = pytest.mark.netns
 
 START_S = 60
 
@@ -121,9 +117,8 @@ def send_tagged(sender: Host, receiver: Host, tos: int = 0x28) -> int:
     return int(again)
 
 
-def test_two_hosts_with_the_units_compress(tmp_path: Path, run_id: str) -> None:
-    settings = TestbedSettings(2, nic=None)
-    with Testbed(make_plan(settings, run_id), check_rate=False) as bed, contextlib.ExitStack() as stack:
+def test_two_hosts_with_the_units_compress(tmp_path: Path) -> None:
+    with built(nic=None) as bed, contextlib.ExitStack() as stack:
         hosts: list[Host] = []
         for node in bed.plan.nodes:
             folder = tmp_path / node.name
@@ -155,13 +150,13 @@ def test_two_hosts_with_the_units_compress(tmp_path: Path, run_id: str) -> None:
             assert host.has_its_card()
 
 
-def test_what_the_file_sets_reaches_the_nics(tmp_path: Path, run_id: str) -> None:
+def test_what_the_file_sets_reaches_the_nics(tmp_path: Path) -> None:
     key = tmp_path / "inc0.key"
     key.write_text(f"{secrets.token_hex(32)}\n")
     key.chmod(0o600)
     asked = {"KEY": str(key), "TAG": "AF12", "PORTS": "5028", "THREADS": "2", "ENCAPSULATION": "ipcomp"}
     asked |= {"CODEC": "packed", "BUSY_POLL": "20", "METRICS_PORT": "9107"}
-    with Testbed(make_plan(TestbedSettings(2, nic=None), run_id), check_rate=False) as bed:
+    with built(nic=None) as bed:
         with contextlib.ExitStack() as stack:
             hosts = []
             for node in bed.plan.nodes:

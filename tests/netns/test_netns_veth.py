@@ -1,20 +1,15 @@
 """A NIC on a veth pair, with one thread per direction, and devices that are deleted under a running NIC."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from netoffload.control import request
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings
 from netoffload.lab.testbed.plan import HOST_DEVICE
 from netoffload.lab.testbed.stream import stream
-from tests.shared.nic_processes import wait_for_end_of_nic
-
-pytestmark = pytest.mark.netns
+from tests.shared.beds import built, counters, drops, wait_for_end_of_nic
 
 OCTETS = 20_000_000
 
@@ -24,16 +19,15 @@ OCTETS = 20_000_000
     [NicSettings(host="veth"), NicSettings(host="veth", threads=2), NicSettings(threads=2, busy_poll_us=50)],
     ids=["veth", "veth-threads", "tap-threads-busy"],
 )
-def test_a_stream_arrives_as_the_codec_makes_it(run_id: str, nic: NicSettings) -> None:
-    with Testbed(make_plan(TestbedSettings(2, nic=nic), run_id), check_rate=False) as bed:
+def test_a_stream_arrives_as_the_codec_makes_it(nic: NicSettings) -> None:
+    with built(nic=nic) as bed:
         found = stream(bed, OCTETS)
-        sent, got = (request(str(node.control_path), "counters")["counters"] for node in bed.plan.nodes)
+        sent, got = counters(bed, 0), counters(bed, 1)
         wire_octets = bed.wire_counters()[0].tx_octets
     assert (found.values, found.wrong) == (OCTETS // 4, 0)
     assert wire_octets < OCTETS / 3
     assert sent["tx_raw_octets"] >= OCTETS
-    drops = {name: count for each in (sent, got) for name, count in each.items() if name.startswith("drop") and count}
-    assert drops == {}
+    assert drops(sent) == drops(got) == {}
 
 
 @pytest.mark.parametrize(
@@ -45,11 +39,8 @@ def test_a_stream_arrives_as_the_codec_makes_it(run_id: str, nic: NicSettings) -
         ("veth", 1, HOST_DEVICE, 4, f"veth:{HOST_DEVICE} was deleted"),
     ],
 )
-def test_a_deleted_device_ends_the_nic_with_a_line(
-    run_id: str, host: str, threads: int, deleted: str, code: int, said: str
-) -> None:
-    settings = TestbedSettings(1, nic=NicSettings(host=host, threads=threads, log_format="json"))
-    with Testbed(make_plan(settings, run_id), check_rate=False) as bed:
+def test_a_deleted_device_ends_the_nic_with_a_line(host: str, threads: int, deleted: str, code: int, said: str) -> None:
+    with built(1, nic=NicSettings(host=host, threads=threads, log_format="json")) as bed:
         node = bed.plan.nodes[0]
         netns = node.netns if deleted == node.device else node.wire_netns
         subprocess.run(["ip", "-n", netns, "link", "delete", deleted], check=True)
@@ -59,8 +50,8 @@ def test_a_deleted_device_ends_the_nic_with_a_line(
         assert last["exit_code"] == code
 
 
-def test_a_device_that_is_only_down_does_not(run_id: str) -> None:
-    with Testbed(make_plan(TestbedSettings(2, nic=NicSettings(host="veth")), run_id), check_rate=False) as bed:
+def test_a_device_that_is_only_down_does_not() -> None:
+    with built(nic=NicSettings(host="veth")) as bed:
         netns = bed.plan.nodes[0].wire_netns
         for state in ("down", "up"):
             for device in ("wire0", HOST_DEVICE):

@@ -1,7 +1,5 @@
 """The statements of a real NIC about its traffic equal a capture of its wire."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
@@ -10,18 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pytest
 from scapy.utils import RawPcapWriter
 
 from netoffload.codec import get
-from netoffload.config import TOS_COMPRESS
 from netoffload.devices.netns import in_netns
 from netoffload.dissect.capture import FlowSum, add_to_flows, read_frames
 from netoffload.lab.testbed import Testbed
 from netoffload.netlink import netns_path
+from tests.netns.programs.both_ways import TAGGED, carried, connected
 from tests.shared.commands import forked
-
-pytestmark = pytest.mark.netns
 
 ETH_P_ALL = 3
 FLOATS = 100_000
@@ -61,35 +56,6 @@ def captured(bed: Testbed, node: int, path: Path) -> Iterator[None]:
             thread.join()
 
 
-def send(bed: Testbed, octets: bytes) -> bytes:
-    """Send octets on a tagged connection from n0 to n1; return what arrives."""
-    source, target = bed.plan.nodes[:2]
-    with in_netns(str(netns_path(target.netns))):
-        server = socket.socket()
-    with in_netns(str(netns_path(source.netns))):
-        client = socket.socket()
-    with server, client:
-        for sock in (server, client):
-            sock.settimeout(20)
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TOS_COMPRESS)
-        server.bind((target.address, PORT))
-        server.listen()
-        client.connect((target.address, PORT))
-        stream = server.accept()[0]
-        with stream:
-            stream.settimeout(20)
-
-            def write() -> None:
-                client.sendall(octets)
-                client.shutdown(socket.SHUT_WR)
-
-            sender = threading.Thread(target=write)
-            sender.start()
-            got = b"".join(iter(lambda: stream.recv(1 << 16), b""))
-            sender.join()
-    return got
-
-
 def stats(*words: str) -> str:
     done = forked("stats", *words)
     assert done.returncode == 0, done.stderr
@@ -101,8 +67,8 @@ def test_the_nics_figures_are_those_of_a_capture(nic_bed: Testbed, tmp_path: Pat
     nic = f"{nic_bed.plan.run_id}/n0"
     before = json.loads(stats(nic, "--json"))["nics"][0]
     path = tmp_path / "wire.pcap"
-    with captured(nic_bed, 0, path):
-        got = send(nic_bed, values.tobytes())
+    with captured(nic_bed, 0, path), connected(nic_bed, PORT, (TAGGED, TAGGED)) as ends:
+        got = carried(*ends, values.tobytes())
     after = json.loads(stats(nic, "--json"))["nics"][0]
     wanted = get("inceptionn").round_trip(values, 10)
     delivered = np.frombuffer(got, np.float32)

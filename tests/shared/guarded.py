@@ -1,7 +1,5 @@
 """Octets that end where memory ends: reading or writing one octet too far crashes instead of giving a wrong number."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 from typing import Final
@@ -15,11 +13,7 @@ PROT_NONE: Final = 0
 
 
 def guarded_octets(at_least: int) -> Uint8Array:
-    """Return an array of zeros, in whole pages, with a protected page before and behind it.
-
-    Raises:
-        SystemRefusedError: the kernel does not protect the pages.
-    """
+    """Return an array of zeros, in whole pages, with a protected page before and behind it."""
     page = mmap.PAGESIZE
     size = -(-at_least // page) * page
     pages = np.frombuffer(mmap.mmap(-1, size + 2 * page), np.uint8)

@@ -4,8 +4,6 @@ A terminal sends Ctrl-C to all processes; only the caller heeds it, and takes no
 their caller ends, even if it is killed.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -22,12 +20,9 @@ T = TypeVar("T")
 
 
 def in_order(function: Callable[..., T], tasks: Iterable[tuple[Any, ...]], jobs: int | None) -> Iterator[T]:
-    """Yield ``function(*task)`` of every task in the order of the tasks.
+    """Yield ``function(*task)`` of every task in the order of the tasks, from ``jobs`` processes (None: one per core).
 
-    Args:
-        function: a function at the top of a module, so that a new process finds it.
-        tasks: their arguments; all are queued at once.
-        jobs: processes; None for one per core that this process may use.
+    The function stands at the top of a module, so that a new process finds it.
     """
     jobs = len(os.sched_getaffinity(0)) if jobs is None else jobs
     if jobs < 1:

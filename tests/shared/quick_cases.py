@@ -1,7 +1,5 @@
 """Cases of a test of which ``./scripts/check`` runs some, ``./scripts/test`` most, and a night all."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable
 from typing import Any

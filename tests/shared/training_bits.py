@@ -5,8 +5,6 @@
 round otherwise.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

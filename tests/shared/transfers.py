@@ -1,7 +1,5 @@
 """Octets that a program on one node of a testbed sends to a program on another one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

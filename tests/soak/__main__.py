@@ -1,7 +1,5 @@
 """What a person types: ``python -m tests.soak --rounds 60 --seed 7``; each round is one event, and takes about 5 s."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

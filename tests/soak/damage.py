@@ -10,8 +10,6 @@ A frame that goes through the holder arrives late, behind frames sent after it; 
 arrives twice. Frames keep their virtio-net headers there, so segments with an unfinished checksum stay as they are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import heapq
 import os
@@ -24,7 +22,7 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Self
 
 from netoffload.errors import SystemRefusedError
 from netoffload.lab.testbed.plan import MTU_MAX, Plan
@@ -70,7 +68,7 @@ class DamagedSwitch:
         self._thread: threading.Thread | None = None
         self.held_frames = 0
 
-    def __enter__(self) -> DamagedSwitch:
+    def __enter__(self) -> Self:
         """Make the way through the holder and start the thread that holds frames."""
         if nft_path() is None:
             raise SystemRefusedError("the program nft is missing: install the package nftables")

@@ -4,8 +4,6 @@ The seed decides the events. An event that breaks the path repairs it before it 
 scaling of new connections stay until another event changes them, so that several disturbances act together.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -47,22 +45,10 @@ Attend = Callable[[float], None]
 
 
 class Events:
-    """The events that are possible on this machine.
-
-    Attributes:
-        bed: the testbed that they disturb.
-        missing: a line for each kind of event that is impossible on this machine.
-    """
+    """The events that are possible on this machine; ``missing`` has a line for each kind that is not."""
 
     def __init__(self, bed: Testbed, switch: DamagedSwitch | None, draw: random.Random, attend: Attend) -> None:
-        """Prepare.
-
-        Args:
-            bed: a testbed of two nodes with NICs.
-            switch: its switch, if this machine can damage frames; else None.
-            draw: decides which event comes, and its parameters.
-            attend: called instead of sleeping.
-        """
+        """Take a testbed of two nodes, and its switch if this machine damages frames; ``attend`` stands for sleep."""
         self.bed, self._switch, self._draw, self._attend = bed, switch, draw, attend
         self.missing: list[str] = []
         self._counted = {node.name: dict[str, int]() for node in bed.plan.nodes}

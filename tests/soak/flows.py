@@ -1,7 +1,5 @@
 """Running connections of a soak, each with two ``stream_end`` programs, and their findings."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -14,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from netoffload.errors import RunError
 from netoffload.lab.testbed import stream_end
@@ -58,14 +56,7 @@ class Flow:
     """Two running endpoints; a context manager that ends them."""
 
     def __init__(self, bed: Testbed, options: FlowOptions, values: Values, port: int) -> None:
-        """Start the listener; the connector starts when it listens.
-
-        Args:
-            bed: a testbed of at least two nodes.
-            options: options of the connection.
-            values: the files of values.
-            port: port of the listener.
-        """
+        """Start the listener; the connector starts when it listens."""
         self.options = options
         self.error: str | None = None
         self.moved_s = time.monotonic()
@@ -78,7 +69,7 @@ class Flow:
         self._selector = selectors.DefaultSelector()
         self._start("listen")
 
-    def __enter__(self) -> Flow:
+    def __enter__(self) -> Self:
         """Return the flow."""
         return self
 
@@ -259,12 +250,7 @@ def ipv6_address(node: int) -> str:
 def carry(bed: Testbed, flows: Sequence[FlowOptions], values: Values, timeout_s: float, port: int) -> list[Found]:
     """Run connections side by side to their ends and return what arrived, for each direction that carried anything.
 
-    Args:
-        bed: a testbed.
-        flows: the connections.
-        values: the files of values.
-        timeout_s: time limit of all connections together.
-        port: port of the first listener; the others take the next ones.
+    The first one listens at ``port``, the others at the next ones; the time limit is of all together.
     """
     found: list[Found] = []
     with contextlib.ExitStack() as stack:

@@ -5,8 +5,6 @@
 floats whole or cut them, small buffers, odd MSS, pauses, either IP version.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,11 +43,8 @@ class Values:
 def draw_values(name: str, count: int, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Return ``count`` float32 of a distribution.
 
-    Args:
-        name: ``gradients`` N(0, 0.002), ``wide`` N(0, 0.1), ``unit`` 0..1, ``sparse`` nine zeros in ten, or ``edge``:
-            neighbours of 0.125 whose codes are of two lengths, so that a mix of two forms shows.
-        count: number of values.
-        seed: decides the values.
+    ``gradients`` are N(0, 0.002), ``wide`` ones N(0, 0.1), ``unit`` ones 0..1, and of ``sparse`` ones nine in ten are
+    0. ``edge`` has neighbours of 0.125 whose codes are of two lengths, so that a mix of two forms shows.
     """
     draw = np.random.default_rng(seed)
     if name == "edge":
@@ -64,17 +59,9 @@ def draw_values(name: str, count: int, seed: int) -> np.ndarray[Any, np.dtype[np
 class Direction:
     """How one end writes, and how the other reads.
 
-    Attributes:
-        distribution: name of the values' distribution.
-        rotation: index of the value in the file at which the stream begins.
-        octets: length of the whole stream.
-        write_octets: smallest and largest write, and the step between possible sizes.
-        rate_octets_per_s: rate of the writer.
-        more: half the writes carry ``MSG_MORE``.
-        cork: the writer corks and uncorks the socket.
-        read_octets: smallest and largest read.
-        pause_share: share of the reads after which the reader pauses.
-        pause_s: the reader's longest pause.
+    The stream begins at the value ``rotation`` of the file. ``write_octets`` has the smallest and largest write, and
+    the step between possible sizes; ``read_octets`` the smallest and largest read. With ``more`` half the writes carry
+    ``MSG_MORE``. The reader pauses after ``pause_share`` of its reads, for ``pause_s`` at most.
     """
 
     distribution: str = "gradients"
@@ -96,20 +83,10 @@ class Direction:
 
 @dataclass(frozen=True)
 class FlowOptions:
-    """One connection.
+    """One connection from node ``connector`` to node ``listener``; what the connector sends is its first direction.
 
-    Attributes:
-        listener: index of the node that listens; the other end is on ``connector``.
-        connector: index of the node that connects.
-        directions: what the connector sends, and what the listener sends.
-        is_ipv6: the connection uses the nodes' IPv6 addresses.
-        tos: ToS of the sockets on both ends.
-        rcvbuf_octets: ``SO_RCVBUF`` of both ends; 0 is the kernel's choice.
-        sndbuf_octets: ``SO_SNDBUF``, likewise.
-        maxseg: ``TCP_MAXSEG``, likewise.
-        nodelay: ``TCP_NODELAY`` on both ends.
-        md5_key: key with which both ends sign their segments (RFC 2385); empty: no signature. IPv4 only.
-        seed: decides the sizes of writes and reads.
+    Where an option of the sockets is 0 the kernel chooses. Both ends sign their segments with ``md5_key`` (RFC 2385,
+    IPv4 only) unless it is empty. The seed decides the sizes of writes and reads.
     """
 
     listener: int
@@ -126,12 +103,7 @@ class FlowOptions:
 
 
 def draw_options(draw: random.Random, *, ipv6: bool = True) -> FlowOptions:
-    """Draw a connection between n0 and n1.
-
-    Args:
-        draw: decides everything.
-        ipv6: the nodes have IPv6 addresses.
-    """
+    """Draw a connection between n0 and n1."""
     listener = draw.randrange(2)
     back = _draw_direction(draw) if draw.random() < 0.6 else replace(Direction(), octets=0)
     return FlowOptions(

@@ -9,8 +9,6 @@ fit with ICMP "fragmentation needed" (RFC 792, RFC 1191) or ICMPv6 "packet too b
 dropped, not at all: a black hole (RFC 2923).
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -39,14 +37,9 @@ add rule inet soak o icmpv6 type packet-too-big counter drop
 
 @dataclass(frozen=True)
 class PathResult:
-    """One stream over a path, tagged and untagged.
+    """One stream over a path, tagged and untagged: octets of each, and seconds from the open connection to its end.
 
-    Attributes:
-        octets: length of each stream.
-        tagged_s: from the open connection to the end of the tagged stream.
-        untagged_s: the same of the untagged stream.
-        compressed_octets: octets of the tagged stream that the sending NIC compressed.
-        wrong: number of wrong values in both streams.
+    ``compressed_octets`` are those of the tagged stream that the sending NIC compressed; wrong values are of both.
     """
 
     octets: int
@@ -60,10 +53,7 @@ class PathResult:
 def routed(bed: Testbed, mtu: int, *, icmp: bool = True) -> Iterator[None]:
     """Turn the switch of a testbed of two nodes into routers; they go when the testbed is taken down.
 
-    Args:
-        bed: a running testbed.
-        mtu: MTU of the link between the routers, in octets.
-        icmp: the routers say if a datagram does not fit; False: nft keeps them silent.
+    The MTU is that of the link between them. Without ``icmp`` nft keeps them silent about datagrams that do not fit.
     """
     plan = bed.plan
     if len(plan.nodes) != 2:
@@ -89,12 +79,7 @@ def routed(bed: Testbed, mtu: int, *, icmp: bool = True) -> Iterator[None]:
 def measure_path(bed: Testbed, values: Values, octets: int, *, ipv6: bool, black_hole: bool = False) -> PathResult:
     """Send one tagged stream from n0 to n1, then an untagged one over the same path; n0 forgets the path before either.
 
-    Args:
-        bed: a testbed, routed or not.
-        values: the files of values.
-        octets: length of each stream.
-        ipv6: send over IPv6.
-        black_hole: let the untagged stream probe the path's MTU (RFC 4821); else it would never end.
+    Over a ``black_hole`` the untagged stream probes the path's MTU (RFC 4821); else it would never end.
     """
     n0 = bed.plan.nodes[0]
     direction = Direction(octets=octets)

@@ -5,8 +5,6 @@ sent, and others with other options begin. One seed decides everything but times
 but not their interleaving.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import random
@@ -38,27 +36,13 @@ EXAMPLES_MAX: Final = 10
 class SoakResult:
     """What a soak found.
 
-    Attributes:
-        seed: decides flows and events.
-        codec: codec of both NICs.
-        bound_k: its error bound is 2**-bound_k.
-        rounds: number of events.
-        flows: number of ended connections; each direction counts.
-        values: number of float32 that arrived.
-        wrong: values that are neither the sent one nor the codec's round trip; odd octets at a stream's end that
-            differ count as one. In an untagged stream rounded values are wrong too.
-        rounded: values that are the codec's round trip and differ from the sent ones.
-        exact: values that arrived as sent although the codec changes them.
-        exact_after_begun: exact values behind the first rounded one, in streams of whole floats.
-        torn_flows: flows with a wrong value.
-        stuck: flows without progress for a minute over a path that works.
-        broken: flows that ended with an error, or with fewer octets than were sent.
-        compressed_share: octets that the NICs compressed over octets that writers sent with a tag; octets that TCP
-            sends again count again.
-        sent_octets: octets that writers sent with a tag.
-        events: number of events, by kind.
-        missing: a line for each thing that this machine cannot do.
-        examples: options of flows that went wrong, were stuck or broke, with their trouble.
+    Of ``flows``, connections that ended, each direction counts. A ``wrong`` value is neither the sent one nor the
+    codec's round trip; odd octets at a stream's end that differ count as one, and in an untagged stream rounded values
+    are wrong too. ``exact`` values arrived as sent although the codec changes them; ``exact_after_begun`` those behind
+    the first rounded one, in streams of whole floats. A ``stuck`` flow made no progress for a minute over a path that
+    works, and a ``broken`` one ended with an error, or with fewer octets than were sent. ``compressed_share`` is of
+    octets that writers sent with a tag; what TCP sends again counts again. ``missing`` has a line for each thing that
+    this machine cannot do.
     """
 
     seed: int
@@ -92,20 +76,10 @@ Told = Callable[[int, str], None]
 
 
 class Soak:
-    """Rounds over a testbed of two nodes with NICs.
-
-    Attributes:
-        result: the findings so far; read it after a round has ended or was interrupted.
-    """
+    """Rounds over a testbed of two nodes with NICs; ``result`` holds the findings of the rounds that have ended."""
 
     def __init__(self, bed: Testbed, seed: int, on_round: Told = lambda _done, _said: None) -> None:
-        """Prepare.
-
-        Args:
-            bed: a running testbed.
-            seed: decides events and flows.
-            on_round: called after every event.
-        """
+        """Take a running testbed; the seed decides events and flows, and every event ends with ``on_round``."""
         nic = bed.plan.settings.nic
         if nic is None or len(bed.plan.nodes) != 2:
             raise UsageError("a soak needs a testbed of two nodes with NICs")

@@ -7,8 +7,6 @@ must have the same bits on each. In the end a rank kills itself, and all others 
 ``python -m tests.torch.beside_gloo -n 8``
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import json
@@ -43,16 +41,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True)
 class Trial:
-    """What to try.
-
-    Attributes:
-        ranks: number of processes.
-        sizes: sizes of groups of the first ranks; the odd ranks form one more group.
-        shapes: shapes of tensors.
-        dtypes: types of tensors.
-        seed: decides all values.
-        timeout_s: time limit of the process groups.
-    """
+    """What to try: groups of the first ranks, with the odd ranks as one more; the time limit is the process groups'."""
 
     ranks: int = 8
     sizes: tuple[int, ...] = SIZES
@@ -70,16 +59,10 @@ class Trial:
 
 @dataclass
 class Row:
-    """Results of one call on one type in one group.
+    """Results of one call on one type in one group, whose ranks are counted in the world.
 
-    Attributes:
-        call: name of the call.
-        dtype: type of its tensors.
-        ranks: the group's ranks, counted in the world.
-        tried: how often it was made.
-        exact: how often all bits were gloo's.
-        wrong: results that were neither exact nor within the rounding.
-        bits: checksum of results that must be the same on all ranks; 0 for other calls.
+    ``exact`` counts calls with all of gloo's bits. ``wrong`` has results that were neither exact nor within the
+    rounding. ``bits`` is a checksum of results that must be the same on all ranks; 0 for other calls.
     """
 
     call: str

@@ -1,7 +1,5 @@
 """Every call of ``torch.distributed`` on CPU tensors, for :mod:`~tests.torch.beside_gloo` to try."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,15 +19,9 @@ BITWISE: Final = ("BAND", "BOR", "BXOR")
 
 @dataclass
 class Place:
-    """Where a case is tried, and with which values.
+    """Where a case is tried, and with which values: a group, whose ranks are counted in the world, type.
 
-    Attributes:
-        group: the process group.
-        ranks: its ranks, counted in the world.
-        dtype: type of the tensors.
-        shape: shape of a rank's tensor.
-        seed: decides all values.
-        is_plain: no tensor is transposed.
+    Shape and seed. No tensor is transposed where it ``is_plain``.
     """
 
     group: ProcessGroup
@@ -81,14 +73,7 @@ Try = Callable[[Place], list[Tensor]]
 
 @dataclass(frozen=True)
 class Case:
-    """A call to try.
-
-    Attributes:
-        name: name of the call, with its operation.
-        tried: makes the call, and returns its results.
-        dtypes: types that the call takes.
-        is_same: all ranks get the same results.
-    """
+    """A call to try; ``tried`` makes it and returns its results, which ``is_same`` says are the same on all ranks."""
 
     name: str
     tried: Try

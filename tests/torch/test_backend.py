@@ -1,7 +1,5 @@
 """The backend of ``torch.distributed``, on ranks that are forks of one process."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The packages for torch on real ranks: replicas agree and resumed runs go on to the bit; errors name the lost rank."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -15,6 +13,7 @@ import pytest
 from netoffload.errors import UsageError
 from netoffload.torch import CompressionState, Options
 from netoffload.transport.rendezvous.launchers import set_rank_environment
+from tests.shared.commands import python
 
 RANKS = Path(__file__).with_name("programs") / "doors_ranks.py"
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -22,12 +21,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def found_by(*scenarios: str) -> dict[str, dict[int, Any]]:
     """By scenario and rank, what was found."""
-    words = [sys.executable, str(RANKS), *scenarios]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    done = python(str(RANKS), *scenarios, timeout_s=100)
     assert done.returncode == 0, done.stderr
     found: dict[str, dict[int, Any]] = {scenario: {} for scenario in scenarios}
-    for line in map(json.loads, done.stdout.splitlines()):
-        found[line["scenario"]][line["rank"]] = line["found"]
+    for rank, (scenario, value) in map(json.loads, done.stdout.splitlines()):
+        found[scenario][rank] = value
     return found
 
 

@@ -1,7 +1,5 @@
 """A user's script under observation: which gradients are taken, when it ends, and what it leaves behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

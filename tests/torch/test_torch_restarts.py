@@ -1,7 +1,5 @@
 """Jobs that ``torchrun`` starts again over the same store, after a rank was killed, raised, or stopped."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -29,6 +27,7 @@ def rendezvous_of(kind: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("door", "fault", "rendezvous"),
     [
@@ -45,7 +44,7 @@ def test_the_next_attempt_finishes_through_every_door(door: str, fault: str, ren
         [sys.executable, *words],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=180,
         check=False,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
     )

@@ -1,7 +1,5 @@
 """Torch's own tests of ``torch.distributed`` over the backend: see ``torch_suite``."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -9,8 +9,6 @@ backend is gloo as well, and MPI where only MPI moves CPU tensors all to all. ``
 ``REASONS`` has no reason, or passes though it has one.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

@@ -1,7 +1,5 @@
 """Fuzzed control frames for a watch: what a peer may send after a right hello. Shared by quick and long tests."""
 
-from __future__ import annotations
-
 import random
 import socket
 import struct

@@ -6,8 +6,6 @@ All ranks are forked from one process, which has loaded everything, so that
 hundreds fit into memory. Each rank has a limit of open files.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import gc
@@ -49,14 +47,7 @@ _LENGTH: Final = struct.Struct("!Q")
 
 @dataclass(frozen=True)
 class Trial:
-    """What is tried.
-
-    Attributes:
-        ranks: number of ranks.
-        files: number of files that each rank may open (``ulimit -n``).
-        timeout_s: silence after which a rank is lost.
-        lose: the rank that is killed in the end; None: no rank is.
-    """
+    """What is tried: ranks that may open so many files each, and which rank is killed in the end, if any."""
 
     ranks: int
     files: int

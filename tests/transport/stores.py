@@ -1,7 +1,5 @@
 """A key-value store in memory, which ranks as threads share."""
 
-from __future__ import annotations
-
 import threading
 from datetime import timedelta
 

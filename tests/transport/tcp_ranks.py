@@ -1,7 +1,5 @@
 """Ranks as threads of one process, and ways in which one of them dies."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """Chunks of ranks that compress by themselves: their form, and that damage never becomes a wrong value."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import socket

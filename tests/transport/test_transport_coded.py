@@ -1,7 +1,5 @@
 """Ranks that compress by themselves: the same bits as NICs give, the account, and errors after damage on the wire."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """What a peer or a store may hand to ranks: nonsense of all kinds is an error on all of them, and never a hang."""
 
-from __future__ import annotations
-
 import json
 import random
 import resource

@@ -1,7 +1,5 @@
 """Short vectors over real sockets: the ring's bits, one message per round, and errors that all ranks raise."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

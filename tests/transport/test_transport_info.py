@@ -1,7 +1,5 @@
 """The account from the NIC: sums over a communicator's connections, and why a connection was not compressed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

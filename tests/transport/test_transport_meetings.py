@@ -1,7 +1,5 @@
 """Meetings over a store that outlives ranks: whatever earlier processes left there, ranks that live find each other."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Point-to-point messages over real sockets, one thread per rank: matching, order, backpressure, endings."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The whole transport between processes without MPI: set-up, collectives, messages, a death."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """How ranks find each other: over a store, over a list of addresses. Ranks are threads, sockets and stores real."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

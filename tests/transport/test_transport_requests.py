@@ -1,7 +1,5 @@
 """Requests without MPI: callbacks, and calls queued from any thread."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

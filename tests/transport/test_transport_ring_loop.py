@@ -1,7 +1,5 @@
 """Compiled rounds against the same rounds channel by channel, over real sockets, one thread per rank."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -1,7 +1,5 @@
 """Communicators of the same ranks over shared connections. Ranks are threads, sockets real."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Strangers: what another user, another namespace, a recording or a thousand idle connections do to ranks: nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Untagged rings of other types than float32, over sockets: exact, and refused where NICs would take part."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Octets <-> values against scapy, and the contract: the parsers return a value or raise WireError, nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

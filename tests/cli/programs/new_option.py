@@ -1,7 +1,5 @@
 """A program that prints which commands have the NIC option ``--colour``, and its default."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

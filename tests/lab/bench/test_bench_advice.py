@@ -1,7 +1,5 @@
 """``netoffload advise``: its predictions against figures worked out by hand, its recommendations, its measurements."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

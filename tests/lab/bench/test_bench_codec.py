@@ -1,7 +1,5 @@
 """The report of the codec bench; speeds are not tested."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json
@@ -90,21 +88,8 @@ def test_peers_return_what_they_got(name: str) -> None:
 @pytest.mark.slow
 def test_the_command_reports_every_key(tmp_path: Path) -> None:
     np.save(tmp_path / "kept.npy", VALUES.reshape(17, 59))
-    words = [
-        "--codec",
-        "bounded",
-        "--codec",
-        "none",
-        "--bound",
-        "6",
-        "--bound",
-        "10",
-        "--size",
-        "4096",
-        "--size",
-        "1KB",
-    ]
-    words += ["--data", "gaussian:0.01", "--gradients", str(tmp_path / "kept.npy"), "--kernel", "plain"]
+    asked = "--codec bounded --codec none --bound 6 --bound 10 --size 4096 --size 1KB --data gaussian:0.01"
+    words = [*asked.split(), "--gradients", str(tmp_path / "kept.npy"), "--kernel", "plain"]
     words += ["--repeat", "1", "--figure", str(tmp_path / "pareto.svg"), "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "netoffload", "bench", "codec", *words], capture_output=True, text=True, timeout=100

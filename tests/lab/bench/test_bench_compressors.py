@@ -1,7 +1,5 @@
 """``netoffload bench compressors`` reports every method, and refuses wrong options in one line."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Table 2 of the 8-bit paper: the readings that come near its errors, and the nearest number's smaller errors."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The parts of all experiments: turns, warm-ups, contenders that may fail, and findings that become JSON."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from dataclasses import MISSING, dataclass, fields

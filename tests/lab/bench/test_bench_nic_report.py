@@ -1,7 +1,5 @@
 """The figures of ``bench nic`` from invented streams, whose figures are known."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The benchmark for any cluster (``netoffload.lab.bench.rank_allreduce``), on ranks here; times are not tested."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

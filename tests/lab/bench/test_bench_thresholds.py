@@ -1,7 +1,5 @@
 """Training in one process, and the search for thresholds on top of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from netoffload.errors import UsageError

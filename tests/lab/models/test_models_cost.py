@@ -1,7 +1,5 @@
 """The cost models against the figures that their papers print, and against simulated schedules."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

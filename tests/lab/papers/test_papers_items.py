@@ -1,7 +1,5 @@
 """The papers' items as data, steps that are done once, and the pages made from records."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,62 +10,21 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from netoffload.errors import UsageError
-from netoffload.lab import record_formats, reports
+from netoffload.lab import reports
 from netoffload.lab.reports.curves import curve_panels
 from netoffload.lab.reports.figure import _draw_few
 from netoffload.lab.reports.table import TIMES
 from netoffload.lab.results import (
-    ClassCounts,
-    Configuration,
     Learning,
-    NodeTraffic,
     Record,
     Spread,
-    Timing,
-    Traffic,
-    Versions,
 )
+from tests.lab.records import a_run
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 PARTS = ("forward", "backward", "update", "sum", "hidden")
-
-
-def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9, via_nics: bool = False) -> Record:
-    compressed = exchange.endswith("+c")
-    configuration = Configuration(
-        "hdc", exchange, 4, 10, seed, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 1.0, "digits", 1149010,
-        None, None, None, rate_bps, 1500, False, "partitioned", "nic",
-        "sgd:momentum=0.9,weight_decay=5e-05,nesterov=false", "step:warmup=0,divisor=5.0,interval=2000", None,
-    )  # fmt: skip
-    if compressed or via_nics:
-        configuration = replace(configuration, codec="inceptionn", bound_k=10, packing="coalesced")
-    wall, compute = Spread.of([wall_s]), Spread.of([0.010])
-    classes = ClassCounts(70, 20, 9, 1) if compressed else ClassCounts(0, 0, 0, 0)
-    traffic = Traffic(
-        (NodeTraffic("n0", 20_000_000, 3_000), NodeTraffic("n1", 30_000_000, 4_000)),
-        500 if compressed else 0,
-        100 if compressed else 0,
-        9 if compressed else 0,
-        classes,
-        0.04 if compressed else 0.0,
-        {},
-    )
-    return Record(
-        record_formats.FORMAT,
-        "2026-01-01T00:00:00+00:00",
-        configuration,
-        Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab"),
-        9.6e8,
-        Timing(wall, compute, Spread.of([wall_s - 0.010])),
-        traffic,
-        0.25 if compressed else 1.0,
-        Learning(0.975, {}, 0.1),
-        "ab",
-        0,
-        10,
-    )
 
 
 def four_runs() -> list[Record]:

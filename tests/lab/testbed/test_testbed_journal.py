@@ -1,7 +1,5 @@
 """A journal lists everything that was made, whatever happened to its writer."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -11,7 +9,7 @@ import pytest
 
 from netoffload.errors import TestbedError
 from netoffload.lab.testbed import Plan, TestbedSettings, list_runs, make_plan, plan_of_run
-from netoffload.lab.testbed.journal import JOURNAL_NAME, Journal, read_run
+from netoffload.lab.testbed.journal import JOURNAL_NAME, Journal, RunRecord, read_run
 from netoffload.lab.testbed.processes import identify
 
 
@@ -19,13 +17,18 @@ def plan(root: Path, run_id: str = "abc") -> Plan:
     return make_plan(TestbedSettings(2, 10**8), run_id, root)
 
 
+def recorded(root: Path) -> RunRecord:
+    record = read_run(root / "abc")
+    assert record is not None
+    return record
+
+
 def test_what_is_written_is_read_back_in_order(tmp_path: Path) -> None:
     journal = Journal.create(plan(tmp_path))
     journal.append("netns", name="no-abc-sw")
     journal.append("netns", name="no-abc-n0")
     journal.append("process", name="nic n0", pid=1, start_ticks=2)
-    record = read_run(tmp_path / "abc")
-    assert record is not None
+    record = recorded(tmp_path)
     assert record.netns == ("no-abc-sw", "no-abc-n0")
     assert [(name, process.pid, process.start_ticks) for name, process in record.processes] == [("nic n0", 1, 2)]
     assert record.owner == identify(os.getpid())
@@ -37,8 +40,7 @@ def test_ready_and_detached_are_remembered(tmp_path: Path) -> None:
     journal = Journal.create(plan(tmp_path))
     journal.append("ready", rate_bps_measured=99.5e6)
     journal.append("detached")
-    record = read_run(tmp_path / "abc")
-    assert record is not None
+    record = recorded(tmp_path)
     assert (record.state, record.rate_bps_measured, record.detached) == ("up", 99.5e6, True)
 
 
@@ -46,9 +48,7 @@ def test_a_line_cut_short_by_a_kill_is_ignored(tmp_path: Path) -> None:
     Journal.create(plan(tmp_path)).append("netns", name="no-abc-sw")
     path = tmp_path / "abc" / JOURNAL_NAME
     path.write_bytes(path.read_bytes() + b'{"event": "netns", "na')
-    record = read_run(tmp_path / "abc")
-    assert record is not None
-    assert record.netns == ("no-abc-sw",)
+    assert recorded(tmp_path).netns == ("no-abc-sw",)
 
 
 def test_a_run_whose_owner_is_gone_is_stale_unless_detached(tmp_path: Path) -> None:
@@ -59,13 +59,10 @@ def test_a_run_whose_owner_is_gone_is_stale_unless_detached(tmp_path: Path) -> N
     header = json.loads(path.read_text())
     header["owner"]["pid"] = gone.pid
     path.write_text(json.dumps(header) + "\n")
-    record = read_run(tmp_path / "abc")
-    assert record is not None
+    record = recorded(tmp_path)
     assert (record.is_stale, record.state) == (True, "owner gone")
     journal.append("detached")
-    record = read_run(tmp_path / "abc")
-    assert record is not None
-    assert not record.is_stale
+    assert not recorded(tmp_path).is_stale
 
 
 def test_a_reused_pid_is_not_the_owner(tmp_path: Path) -> None:
@@ -74,9 +71,7 @@ def test_a_reused_pid_is_not_the_owner(tmp_path: Path) -> None:
     header = json.loads(path.read_text())
     header["owner"]["start_ticks"] -= 1  # our pid, another process
     path.write_text(json.dumps(header) + "\n")
-    record = read_run(tmp_path / "abc")
-    assert record is not None
-    assert record.is_stale
+    assert recorded(tmp_path).is_stale
 
 
 def test_a_run_id_is_taken_once(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """What becomes of ranks whose launcher does not do its part."""
 
-from __future__ import annotations
-
 import pytest
 
 from netoffload.errors import RunError

@@ -1,9 +1,8 @@
 """Plans are data: names, numbers and refusals, without root."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -75,47 +74,38 @@ def test_without_a_rate_nothing_is_shaped() -> None:
     assert plan.port_shape is None
 
 
-@pytest.mark.parametrize("nodes", [0, -1, NODES_MAX + 1])
-def test_refuses_node_counts(nodes: int) -> None:
-    with pytest.raises(UsageError, match=r"1\.\.64"):
-        TestbedSettings(nodes)
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        *(({"nodes": nodes}, r"1\.\.64") for nodes in (0, -1, NODES_MAX + 1)),
+        *(({"rate_bps": rate}, "rate") for rate in (0, -5, RATE_BPS_MIN - 1, TBF_RATE_BPS_MAX + 1)),
+        *(({"mtu": mtu}, "mtu") for mtu in (0, MTU_MIN - 1, MTU_MAX + 1)),
+    ],
+)
+def test_refuses_what_no_testbed_can_do(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        TestbedSettings(**{"nodes": 2, **settings})
 
 
-@pytest.mark.parametrize("rate_bps", [0, -5, RATE_BPS_MIN - 1, TBF_RATE_BPS_MAX + 1])
-def test_refuses_rates(rate_bps: int) -> None:
-    with pytest.raises(UsageError, match="rate"):
-        TestbedSettings(2, rate_bps)
-
-
-@pytest.mark.parametrize("mtu", [0, MTU_MIN - 1, MTU_MAX + 1])
-def test_refuses_mtus(mtu: int) -> None:
-    with pytest.raises(UsageError, match="mtu"):
-        TestbedSettings(2, mtu=mtu)
-
-
-def test_refuses_what_no_nic_can_do() -> None:
-    with pytest.raises(UsageError, match="codec"):
-        NicSettings(codec="zip")
-    with pytest.raises(UsageError, match="bound"):
-        NicSettings(bound_k=17)
-    with pytest.raises(UsageError, match="packing"):
-        NicSettings(packing="loose")
-    with pytest.raises(UsageError, match="choose from tap, veth"):
-        NicSettings(host="macvlan")
-    with pytest.raises(UsageError, match="3 threads"):
-        NicSettings(threads=3)
-    with pytest.raises(UsageError, match="fault 'lose=1' is unknown"):
-        NicSettings(faults="lose=1")
-    with pytest.raises(UsageError, match="choose from user, kernel"):
-        NicSettings(bypass="card")
-    with pytest.raises(UsageError, match="faults and bypass kernel exclude each other"):
-        NicSettings(bypass="kernel", faults="loss=0.1")
-    with pytest.raises(UsageError, match="ECN bits"):
-        NicSettings(tag="0x29")
-    with pytest.raises(UsageError, match="are not a list"):
-        NicSettings(ports="http")
-    with pytest.raises(UsageError, match="tag any needs ports"):
-        NicSettings(tag="any")
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"codec": "zip"}, "codec"),
+        ({"bound_k": 17}, "bound"),
+        ({"packing": "loose"}, "packing"),
+        ({"host": "macvlan"}, "choose from tap, veth"),
+        ({"threads": 3}, "3 threads"),
+        ({"faults": "lose=1"}, "fault 'lose=1' is unknown"),
+        ({"bypass": "card"}, "choose from user, kernel"),
+        ({"bypass": "kernel", "faults": "loss=0.1"}, "faults and bypass kernel exclude each other"),
+        ({"tag": "0x29"}, "ECN bits"),
+        ({"ports": "http"}, "are not a list"),
+        ({"tag": "any"}, "tag any needs ports"),
+    ],
+)
+def test_refuses_what_no_nic_can_do(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        NicSettings(**settings)
 
 
 @pytest.mark.parametrize("run_id", ["", "A", "../x", "a b", "a" * 17, "a/b"])

@@ -1,7 +1,5 @@
 """A signal reaches only the intended process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

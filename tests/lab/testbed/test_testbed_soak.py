@@ -1,7 +1,5 @@
 """The code that draws the connections of a soak."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The end of a stream accepts only what was sent, or the codec's round trip of it, and tells them apart."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

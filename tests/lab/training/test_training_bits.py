@@ -1,15 +1,11 @@
 """Every method ends with the same bits as ever, on two and four workers."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
-import torch
 
 from tests.shared.quick_cases import by_day, with_quick
 from tests.shared.training_bits import TABLE, alone, in_memory, in_processes, methods, runs
@@ -21,12 +17,9 @@ ON_LINKS: Final = ("wa+c", "inc", "inc+c", "psgd:p=3", "pqasgd:p=3", "terngrad",
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
+def _known_cpu() -> None:
     if alone() != KNOWN["alone"][""]:
         pytest.skip("this CPU rounds matrix products otherwise than the one of training_bits.json")
-    yield
-    torch.set_num_threads(before)
 
 
 def test_the_table_has_every_method() -> None:

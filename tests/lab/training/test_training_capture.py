@@ -1,7 +1,5 @@
 """Gradients that are kept: of a run, and of one process without a testbed."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

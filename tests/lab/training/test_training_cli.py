@@ -1,19 +1,18 @@
 """The training commands without root: exit codes and one clear line."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
-from netoffload.lab import record_formats, results
+from netoffload.lab import results
 from netoffload.lab.cli.training_runs import SPARKS, Curve, progress, remarks_on
-from netoffload.lab.results import ClassCounts, Configuration, Learning, NodeTraffic, Record, Spread, Timing, Traffic
+from netoffload.lab.results import ClassCounts, Learning, Record
 from netoffload.lab.training.models import MODELS
 from netoffload.lab.training.outcome import Step
-from tests.shared.commands import netoffload, started
+from tests.lab.records import a_run
+from tests.shared.commands import netoffload, refusal, started
 
 
 def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
@@ -65,12 +64,8 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
     ],
 )
 def test_a_wrong_option_is_one_line_and_exit_code_2(words: tuple[str, ...], says: str) -> None:
-    done = netoffload("train", "hdc", *words)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    [line] = done.stderr.splitlines()  # and nothing before it that would say that something is being built
-    assert line.startswith("netoffload: ")
-    assert says in line
+    """And nothing before it says that something is being built."""
+    assert says in refusal("train", "hdc", *words)
 
 
 @pytest.mark.parametrize("command", [("train", "hdc"), ("demo",), ("report",), ("warmup",)], ids=" ".join)
@@ -99,54 +94,13 @@ def test_the_exchanges_are_listed() -> None:
 
 
 def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
-    done = netoffload("report", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "report"))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "cannot read records" in done.stderr
+    line = refusal("report", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "report"))
+    assert "cannot read records" in line
     assert not (tmp_path / "report").exists()
 
 
 def a_record() -> Record:
-    configuration = Configuration(
-        "hdc",
-        "inc",
-        4,
-        10,
-        1,
-        25,
-        0.1,
-        5.0,
-        2000,
-        0.9,
-        5e-5,
-        1.0,
-        "digits",
-        1149010,
-        None,
-        None,
-        None,
-        None,
-        1500,
-        False,
-        "partitioned",
-        "nic",
-        "sgd:momentum=0.9,weight_decay=5e-05,nesterov=false",
-        "step:warmup=0,divisor=5.0,interval=2000",
-        None,
-    )
-    return Record(
-        record_formats.FORMAT,
-        "2026-01-01T00:00:00+00:00",
-        configuration,
-        results.Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab"),
-        None,
-        Timing(Spread.of([0.1]), Spread.of([0.02]), Spread.of([0.08])),
-        Traffic((NodeTraffic("n0", 1000, 10),), 0, 0, 0, ClassCounts(0, 0, 0, 0), 0.0, {}),
-        1.0,
-        Learning(0.9, {}, 0.1),
-        "ab",
-        0,
-        10,
-    )
+    return dataclasses.replace(a_run("inc", 0.1), learning=Learning(0.9, {}, 0.1))
 
 
 def test_a_report_prints_json_alone_when_asked(tmp_path: Path) -> None:

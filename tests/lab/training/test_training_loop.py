@@ -1,11 +1,9 @@
 """The methods with threads as ranks, and the codec's arithmetic on tagged channels."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -43,15 +41,6 @@ OTHERS = (
     *("wgt", "bgt", "qgt", "8bit-dynamic", "fp16", "16b-T"),
 )
 GROUPED = ("wa:groups=2", "wa+c:groups=2", "inc:groups=2", "inc+c:groups=2", "inc:groups=2,top=wa")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """As a rank does it; sums over another number of threads round otherwise."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """The models: what each declares is true, and a new model needs one file."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import re

@@ -1,7 +1,5 @@
 """All of torch's optimizers over flat buffers, and the schedules of the learning rate."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -137,7 +135,6 @@ def test_the_rate_rises_to_what_the_schedule_says() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"optimizer": "lbfgs"}, "optimizer 'lbfgs' is unknown: choose from sgd, adam"),
         ({"optimizer": "adam:momentum=0.9"}, "adam has no parameter 'momentum': it takes learning_rate, beta1"),
         ({"optimizer": "adam", "momentum": 0.9}, "adam has no parameter 'momentum'"),
         ({"optimizer": "adam:beta1=1"}, r"beta1 is 1.0: it must be in 0..1 \(1 excluded\)"),
@@ -152,7 +149,6 @@ def test_the_rate_rises_to_what_the_schedule_says() -> None:
         ({"schedule": "constant:warmup=-1"}, "warmup is -1: it must not be negative"),
         ({"schedule": "polynomial:power=-1"}, "power is -1.0: it must not be negative"),
         ({"clip_norm": 0.0}, "clip_norm is 0.0: it must be more than 0"),
-        ({"stop_at_accuracy": 0.9}, "to stop at an accuracy, measure it: --evaluate-every"),
         ({"stop_at_accuracy": 97.0, "eval_every": 5}, "stop_at_accuracy is 97.0: it must be in 0..1"),
     ],
 )

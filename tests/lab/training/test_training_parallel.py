@@ -1,7 +1,5 @@
 """Models split over ranks, with threads as ranks."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """From counters and outcomes to a record: the meter over real sockets, and the checks that refuse a run."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -16,7 +14,7 @@ from netoffload.control import ControlServer
 from netoffload.errors import ReplicaError, RunError, UsageError
 from netoffload.lab import reports
 from netoffload.lab.cli.training_runs import Found
-from netoffload.lab.results import ClassCounts, NodeTraffic, Traffic, Versions, from_line, to_line
+from netoffload.lab.results import ClassCounts, NodeTraffic, Traffic, from_line, to_line
 from netoffload.lab.testbed import NicSettings, TestbedSettings
 from netoffload.lab.training.config import RankJob, TrainSettings
 from netoffload.lab.training.memory import BASE_OCTETS, check_memory, peak_memory_octets, rank_octets
@@ -33,6 +31,7 @@ from netoffload.lab.training.outcome import (
 from netoffload.lab.training.plan import BASELINES, Outputs, Planned, parse_seeds, plan_runs
 from netoffload.lab.training.run import START_S, make_record, run_all, time_limit_s
 from netoffload.methods import Sent
+from tests.lab.records import VERSIONS
 
 PARAMETERS = 1000
 ITERATIONS = 2
@@ -131,8 +130,7 @@ def outcomes_of_wa() -> list[RankOutcome]:
         0, True, (0.10, 0.20), (Parts(0.004, 0.006, sum_s=0.001), Parts(0.02)), "aa", 0.5, None, {}, None, None,
         PARAMETERS, Sent(vector_octets=GRADIENT_OCTETS), 0, 0, Coded(0, 0, ClassCounts(0, 0, 0, 0), 0.0), 7000,
     )  # fmt: skip
-    versions = Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab")
-    first = dataclasses.replace(worker, accuracy=0.9, traffic=some_traffic(99, 98, 97), versions=versions)
+    first = dataclasses.replace(worker, accuracy=0.9, traffic=some_traffic(99, 98, 97), versions=VERSIONS)
     second = dataclasses.replace(worker, rank=1, wall_s=(0.12, 0.22), parts=(Parts(0.01, 0.02), Parts(0.04)))
     parts = (Parts(update_s=0.005, sum_s=0.002),) * 2
     server = dataclasses.replace(worker, rank=2, is_worker=False, parts=parts, final_loss=None)

@@ -1,141 +1,35 @@
-"""The program of every rank of test_mpi_comm; it is no test module. An exception ends the job with a failure."""
+"""The program of every rank of test_mpi_ranks; it is no test module. An exception ends the job with a failure."""
 
 import os
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
-import torch
 
-from netoffload.collectives import is_short
-from netoffload.collectives.announcement import ANNOUNCEMENT_OCTETS
 from netoffload.collectives.reference import ring_sum
 from netoffload.compiled.arrays import Float32Array
-from netoffload.config import TOS_COMPRESS
 from netoffload.errors import CollectiveError, UsageError
-from netoffload_mpi import MPI, BufferTypeError, CompComm
-
-COUNTS = (0, 1, 7, 1024, 100_003)
+from netoffload_mpi import MPI, CompComm
 
 
 def values_of(rank: int, count: int) -> Float32Array:
     return np.random.default_rng(rank).normal(0.0, 0.05, count).astype(np.float32)
 
 
-def whole_numbers(rank: int, count: int) -> Float32Array:
-    return np.random.default_rng(rank).integers(-1000, 1000, count).astype(np.float32)
-
-
 def check_sums(comm: CompComm) -> None:
-    precision = comm.precision()
-    for count in COUNTS:
-        whole = [whole_numbers(rank, count) for rank in range(comm.size)]
-        received = np.full(count, np.nan, dtype=np.float32)
-        comm.Allreduce_ring(whole[comm.rank], received)
-        np.testing.assert_array_equal(received, np.sum(whole, axis=0, dtype=np.float32))
-        small = [values_of(rank, count) for rank in range(comm.size)]
-        received[:] = small[comm.rank]
+    """A short and a long sum, whose owners round them; the account of both."""
+    precision, before = comm.precision(), comm.totals().calls
+    for count in (1024, 100_003):
+        own = [values_of(rank, count) for rank in range(comm.size)]
+        received = own[comm.rank].copy()
         comm.Allreduce_comp(MPI.IN_PLACE, received)
         # Plain loopback changes no value on the way: only the owner's rounding is in the result.
-        expected = ring_sum(small)
+        expected = ring_sum(own)
         if precision is not None and comm.size > 1:
             precision.quantiser()(expected)
         assert received.tobytes() == expected.tobytes()
-        sent = 2 * (comm.size - 1) * 4 * count / comm.size
-        if is_short(count, comm.size):
-            sent = (comm.size - 1) * 4 * count + ANNOUNCEMENT_OCTETS * (comm.size - 1).bit_length()
-        assert abs(comm.last_info.raw_octets - sent) <= 8 * comm.size
-        assert comm.last_info.calls == 1
-        assert comm.last_info.seconds > 0
-    assert comm.totals().calls == 2 * len(COUNTS)
-    assert comm.totals().nic is None
-
-
-def check_specifications(comm: CompComm) -> None:
-    ones = np.ones(8, dtype=np.float32)
-    size = float(comm.size)
-    for spec in ([ones, MPI.FLOAT], (ones, 8, MPI.FLOAT), [bytearray(ones.tobytes()), MPI.FLOAT], torch.ones(8)):
-        target = np.zeros(8, dtype=np.float32)
-        comm.Allreduce_ring(spec, target)
-        assert (target == size).all()
-    tensor = torch.ones(2, 4)
-    comm.Allreduce_ring(MPI.IN_PLACE, tensor)
-    assert (tensor == size).all()
-    part = np.ones(8, dtype=np.float32)
-    comm.Allreduce_ring(MPI.IN_PLACE, [part, 3, MPI.FLOAT])
-    assert part.tolist() == [size] * 3 + [1.0] * 5
-
-
-def check_refusals(comm: CompComm) -> None:
-    good = np.zeros(8, dtype=np.float32)
-    frozen = np.zeros(8, dtype=np.float32)
-    frozen.setflags(write=False)
-    before = comm.totals()
-    for bad in (
-        np.zeros(8),
-        np.zeros(8, dtype=np.int32),
-        np.zeros(8, dtype=np.float16),
-        np.zeros(16, dtype=np.float32)[::2],
-        torch.zeros(8, dtype=torch.bfloat16),
-        torch.zeros(8, requires_grad=True),
-        [good, MPI.DOUBLE],
-        [np.zeros(8), MPI.FLOAT],
-        bytearray(32),
-        [1.0, 2.0],
-        "text",
-        None,
-        frozen,
-    ):
-        for call in (comm.Allreduce_comp, comm.Allreduce_ring):
-            try:
-                call(MPI.IN_PLACE, bad)
-            except BufferTypeError as error:
-                refused = isinstance(error, TypeError)
-            else:
-                refused = False
-            assert refused, f"{bad!r} was taken"
-    wrong: tuple[tuple[Callable[..., None], tuple[object, ...]], ...] = (
-        (comm.Allreduce_comp, (good, good[:4])),
-        (comm.Allreduce_comp, (MPI.IN_PLACE, [good, 9, MPI.FLOAT])),
-        (comm.Allreduce_comp, (MPI.IN_PLACE, good, MPI.LAND)),
-        (comm.Bcast_comp, (good, comm.size)),
-        (comm.Reduce_scatter_comp, (good, good, [8] * (comm.size + 1))),
-        (comm.Allgatherv_comp, (good, [good, [9] * comm.size, MPI.FLOAT])),
-        (comm.Send_comp, (good, comm.size)),
-        (comm.Send_comp, (good, 0, -7)),
-    )
-    for method, arguments in wrong:
-        try:
-            method(*arguments)
-        except ValueError:
-            continue
-        raise AssertionError(f"{method.__name__}{arguments!r} was taken")
-    for name in ("Send_comp", "Bcast_comp", "Gatherv_comp", "Alltoall_comp", "Iallreduce_comp"):
-        assert hasattr(comm, name)
-        try:
-            getattr(comm, name.lower())([1, 2, 3])
-        except TypeError as error:
-            assert name in str(error)
-        else:
-            raise AssertionError(f"{name.lower()} was taken")
-    try:
-        comm.Send_comp(np.zeros(3), 0)
-    except TypeError:
-        pass
-    else:
-        raise AssertionError("float64 was sent")
-    assert comm.totals() == before
-
-
-def check_tags(comm: CompComm) -> None:
-    exchange = comm.exchange()
-    for peer in range(comm.size):
-        if peer != comm.rank:
-            tagged, untagged = (exchange.channel(peer, tagged=tagged).conn for tagged in (True, False))
-            assert tagged.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == TOS_COMPRESS
-            assert untagged.family == socket.AF_UNIX  # all ranks are on this host
+    assert comm.totals().calls == before + 2
 
 
 def check_order(comm: CompComm) -> None:
@@ -228,9 +122,6 @@ def main() -> None:
     check_sums(CompComm(MPI.COMM_SELF))
     with CompComm(world, offload="nic") as comm:  # tagged and exact: there are no NICs
         check_sums(comm)
-        check_specifications(comm)
-        check_refusals(comm)
-        check_tags(comm)
         check_order(comm)
         check_counts_from_all(comm)
         check_the_users_calls_stay_apart(comm)

@@ -3,8 +3,6 @@
 Without a name rank 0 stops before its second call.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

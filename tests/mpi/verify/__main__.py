@@ -1,7 +1,5 @@
 """The rank program: it makes the communicators, tries everything on them, and rank 0 reports."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -6,8 +6,6 @@ result of all calls that move values. For calls that reduce it does so if every 
 numbers). For other values the *model* gives the right result, ``netoffload.collectives.reference``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -55,15 +53,9 @@ class Prepared:
 class Case:
     """One call.
 
-    Attributes:
-        call: mpi4py's name of the call.
-        variant: what is special about it, for an error.
-        make: makes the arguments, with the inputs rounded by its argument.
-        options: options of the ``_comp`` call only.
-        model: returns the right result if plain MPI cannot give it.
-        divisor: plain MPI's result is divided by it.
-        label: the name under which the report counts the case.
-        ours: name of the method, if it is not ``call`` with ``_comp``.
+    ``make`` makes the arguments, with the inputs rounded by its argument; ``options`` are those of the ``_comp`` call
+    only. ``model`` returns the right result if plain MPI cannot give it, whose result is divided by ``divisor``. The
+    report counts the case under ``label``. ``ours`` names the method, if it is not ``call`` with ``_comp``.
     """
 
     call: str
@@ -90,14 +82,8 @@ class Case:
 class Place:
     """The communicator and the values for a set of cases.
 
-    Attributes:
-        rank: rank of this process.
-        size: number of ranks.
-        count: floats of a vector that is reduced, or of one block that is moved.
-        rounding: how the codec rounds them.
-        exact: draw values whose sums and products are exact, and which a codec leaves exact if ``is_coded``.
-        is_coded: whether every hop is coded, by a pair of NICs or by its ranks.
-        seed: decides all values.
+    ``count`` is of a vector that is reduced, or of one block that is moved. Sums and products of ``exact`` values are
+    exact, and a codec leaves them exact if ``is_coded``: if every hop is coded, by a pair of NICs or by its ranks.
     """
 
     rank: int
@@ -115,10 +101,7 @@ class Place:
     def draw(self, kind: str, rank: int, count: int) -> Float32Array:
         """Return a read-only vector of ``rank``, the same on every rank that asks.
 
-        Args:
-            kind: ``terms`` to add or compare, ``factors`` to multiply, ``cargo`` to move.
-            rank: the rank whose vector it is.
-            count: number of floats.
+        Its kind is ``terms`` to add or compare, ``factors`` to multiply, or ``cargo`` to move.
         """
         key = kind, rank, count
         if key not in self._drawn:

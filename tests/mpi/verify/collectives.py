@@ -1,11 +1,9 @@
 """The cases of every collective, in the order in which they are tried."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from mpi4py import MPI
@@ -111,7 +109,7 @@ class Layout:
     uneven: bool
 
     @classmethod
-    def of(cls, parts: Sequence[int], *, spread: bool) -> Layout:
+    def of(cls, parts: Sequence[int], *, spread: bool) -> Self:
         """Put blocks one after the other, or (``spread``) in reverse order and with gaps between them."""
         if not spread:
             return cls(consecutive(list(parts)), sum(parts), False)

@@ -7,8 +7,6 @@ itself, or a test strikes from outside, for example by cutting a link. Every ran
 raised, and when, because MPI does not work without the lost rank.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,6 +1,6 @@
 """A communicator whose ranks are threads of one process; its connections are real."""
 
-from __future__ import annotations
+from typing import Self
 
 from mpi4py import MPI
 
@@ -18,7 +18,7 @@ class ThreadComm(CompComm):
     _exchange: TcpExchange
 
     @classmethod
-    def over(cls, exchange: TcpExchange, settings: Settings | None = None) -> ThreadComm:
+    def over(cls, exchange: TcpExchange, settings: Settings | None = None) -> Self:
         """Return a communicator over the connections of ``exchange``."""
         comm = cls(MPI.COMM_SELF)
         account = NicAccount(None, exchange.tagged_connections)

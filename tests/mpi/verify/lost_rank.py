@@ -3,8 +3,6 @@
 ``python -m tests.mpi.verify.lost_rank -n 5 --victim 2 --strike stop --timeout 4``
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Point to point: the same programs with mpi4py's calls and with ours must give the same values and statuses."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

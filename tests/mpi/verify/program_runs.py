@@ -1,12 +1,10 @@
 """Carries random programs out, with mpi4py's calls or ours, on threads or on MPI's ranks, and compares the results."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from mpi4py import MPI
@@ -29,14 +27,7 @@ def values_of(program: Program, number: int, rank: int, count: int) -> Float32Ar
 
 @dataclass
 class Run:
-    """One rank's part in a program.
-
-    Attributes:
-        program: the program.
-        rank: this rank.
-        calls: takes mpi4py's name of a call, returns mpi4py's call or the ``_comp`` one.
-        at: index of the call under way, for the report of a hang.
-    """
+    """One rank's part in a program; ``at`` is the index of the call under way, for the report of a hang."""
 
     program: Program
     rank: int
@@ -225,12 +216,7 @@ def _result(program: Program, op: Op, rank: int) -> list[Any]:
 
 
 class HangWatch:
-    """A thread that reports a program that does not end.
-
-    Args:
-        limit_s: time limit of one program.
-        on_hang: called once, with the call in which each rank is.
-    """
+    """A thread that calls ``on_hang`` once, with the call in which each rank is, if a program exceeds the limit."""
 
     def __init__(self, limit_s: float, on_hang: Callable[[str], None]) -> None:
         """Watch nothing yet."""
@@ -244,7 +230,7 @@ class HangWatch:
         """Note that a rank begins a program."""
         self._runs[run.rank] = name, run, time.monotonic()
 
-    def __enter__(self) -> HangWatch:
+    def __enter__(self) -> Self:
         """Begin to watch."""
         self._thread.start()
         return self

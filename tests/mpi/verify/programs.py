@@ -12,8 +12,6 @@ such a step are compared by source.
 can shrink.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,23 +31,23 @@ COLLECTIVES: Final = ("Allreduce", "Bcast", "Reduce", "Gather", "Scatter", "Allg
 WAITS: Final = ("each", "all", "any", "test")
 
 
+@dataclass(frozen=True)
+class Sent:
+    """A message as its receiver must get it."""
+
+    source: int
+    tag: int
+    count: int
+    number: int
+
+
 @dataclass
 class Op:
-    """One call of one rank.
+    """One call of one rank, by mpi4py's name.
 
-    Attributes:
-        call: mpi4py's name of the call; ``Wait`` completes ``slots``; ``RecvAny`` receives ``count`` messages of any
-            source.
-        peer: the other rank, or the root.
-        tag: tag of the message; may be ``MPI.ANY_TAG`` in a receive or probe.
-        count: floats that are sent, reduced or moved per block.
-        number: number of the message sent, or of the collective; decides its values.
-        slot: the request that the call starts; -1 if it blocks.
-        slots: the requests that a wait completes.
-        how: how a wait does that: ``each``, ``all``, ``any``, ``test``.
-        source: source of a Sendrecv's receive.
-        capacity: floats of the receive buffer.
-        got: the messages that a receive must get.
+    ``Wait`` completes the requests ``slots``, as ``how`` says; ``RecvAny`` receives ``count`` messages of any source.
+    ``peer`` is the other rank or the root, ``source`` that of a Sendrecv's receive. ``number`` counts messages and
+    collectives, and decides their values. ``capacity`` is of the receive buffer, ``got`` what a receive must get.
     """
 
     call: str
@@ -63,16 +61,6 @@ class Op:
     source: int = 0
     capacity: int = 0
     got: list[Sent] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A message as its receiver must get it."""
-
-    source: int
-    tag: int
-    count: int
-    number: int
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ and both must give these results. The command ends with exit code 1 at the first
 names the program; ``--first`` and ``--programs 1`` repeat it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -86,15 +84,9 @@ def plain(comm: MPI.Intracomm) -> Calls:
 
 
 def on_threads(series: Series, show: Callable[[int], None], make: MakeComm = ThreadComm.over) -> str | None:
-    """Carry programs out by threads of this process.
+    """Carry programs out by threads of this process; return the first error.
 
-    Args:
-        series: the programs.
-        show: called with the number of programs done.
-        make: makes the communicator to try from connections.
-
-    Returns:
-        The first error, None if there is none.
+    ``show`` hears how many are done; ``make`` makes the communicator to try from connections.
     """
     for size, numbers in series.batches():
         programs = [(series.name(number), series.program(number, size, long=False)) for number in numbers]

@@ -1,7 +1,5 @@
 """Tries cases on one communicator: ``_comp`` calls, blocking and non-blocking, compared with plain MPI or the model."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -26,15 +24,9 @@ IN_FLIGHT_FLOATS: Final = 4_000_000
 class Trial:
     """One rank's part in trying everything on one communicator with vectors of one length.
 
-    Attributes:
-        comm: the communicator whose calls are tried.
-        plain: another communicator of the same ranks for mpi4py's own calls, so that these do not meet calls in the
-            background.
-        at: rank, size, values.
-        only: mpi4py's names of the calls to try; empty: all.
-        tallies: by label, how many calls were carried out (``cases``), how many of them in the ``background``, and how
-            many ``values`` were compared.
-        mismatch: the first mismatch.
+    ``plain`` is another communicator of the same ranks for mpi4py's own calls, so that these do not meet calls in the
+    background. ``only`` has mpi4py's names of the calls to try; empty: all. ``tallies`` counts by label how many calls
+    were carried out (``cases``), how many of them in the ``background``, and how many ``values`` were compared.
     """
 
     comm: CompComm

@@ -3,8 +3,6 @@
 The sockets are made in the nodes' namespaces by threads of this process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
@@ -37,14 +35,9 @@ add rule inet marking out meta l4proto tcp meta nfproto ipv6 ip6 dscp set af11 c
 
 @dataclass(frozen=True)
 class Arrived:
-    """What arrived over one connection that carried a stream both ways.
+    """What arrived at the node that listens (``forth``) and at the one that connects, and the first error of a socket.
 
-    Attributes:
-        forth: at the node that listens.
-        back: at the node that connects.
-        wire_octets: what left through both wires meanwhile.
-        elapsed_s: from the first octet to the end of both streams.
-        error: the first error of a socket; empty without one.
+    ``wire_octets`` left through both wires, from the first octet to the end of both streams.
     """
 
     forth: bytes
@@ -79,7 +72,7 @@ def mark(sock: socket.socket, tos: int) -> None:
 
 @contextlib.contextmanager
 def connected(
-    bed: Testbed, port: int, tos: tuple[int, int], *, ipv6: bool = False
+    bed: Testbed, port: int, tos: tuple[int, int], *, ipv6: bool = False, source_port: int = 0
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
     """A connection from n0 to n1, whose sockets bear these ToS."""
     source, sink = bed.plan.nodes[:2]
@@ -88,12 +81,27 @@ def connected(
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((address, port))
         listening.listen()
+        near.bind(("", source_port))
         near.connect((address, port))
         far, _ = listening.accept()
         with far:
             far.settimeout(TIMEOUT_S)
             far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             yield near, far
+
+
+def carried(near: socket.socket, far: socket.socket, octets: bytes) -> bytes:
+    """Send octets and the end of the stream from one socket; return what the other one got."""
+
+    def send() -> None:
+        near.sendall(octets)
+        near.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    got = b"".join(iter(lambda: far.recv(1 << 20), b""))
+    sender.join()
+    return got
 
 
 def carry_both_ways(bed: Testbed, stream: Stream, tos: tuple[int, int], *, port: int, ipv6: bool = False) -> Arrived:

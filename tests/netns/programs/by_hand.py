@@ -1,7 +1,5 @@
 """NICs of a testbed that are started as a user starts them, with no more options than their devices."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
@@ -10,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from netoffload.lab.testbed import NodePlan, Testbed
 from netoffload.netlink import netns_path
@@ -28,7 +26,7 @@ class NicByHand:
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> NicByHand:
+    def __enter__(self) -> Self:
         """Start it, and return when it forwards."""
         self.start()
         return self

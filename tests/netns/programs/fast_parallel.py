@@ -3,14 +3,11 @@
 It prints a JSON line per round. A connection is raw if no value of its second half arrived as the codec makes it.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno
 import json
 import resource
-import secrets
 import selectors
 import socket
 import sys
@@ -21,10 +18,10 @@ from typing import Final
 import numpy as np
 
 from netoffload.codec import get
-from netoffload.control import request
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import Testbed
 from tests.netns.programs.both_ways import TAGGED, socket_on
 from tests.netns.programs.foreign_streams import gradient
+from tests.shared.beds import built, counters
 
 PORT: Final = 7800
 FLOATS: Final = 5000
@@ -111,7 +108,7 @@ def main() -> int:
     wanted = get("inceptionn").round_trip(sent, 10).view(np.uint32)
     exact = sent.view(np.uint32)
     total = 0
-    with Testbed(make_plan(TestbedSettings(2, nic=NicSettings()), f"h{secrets.token_hex(3)}"), check_rate=False) as bed:
+    with built() as bed:
         for number in range(args.rounds):
             since_s = time.monotonic()
             arrived = run_round(bed, args.count, args.in_progress or args.count, PORT + number, sent.tobytes())
@@ -121,9 +118,7 @@ def main() -> int:
             torn = sum(bool(((got != exact) & (got != wanted)).any()) for got in words)
             missing = args.count - len(words)
             total += raw + torn + missing
-            without_offer = [
-                request(str(node.control_path), "counters")["counters"].get("bypass_syn") for node in bed.plan.nodes
-            ]
+            without_offer = [counters(bed, node)["bypass_syn"] for node in (0, 1)]
             row = {"count": args.count, "raw": raw, "torn": torn, "missing": missing, "bypass_syn": without_offer}
             print(json.dumps(row | {"elapsed_s": round(time.monotonic() - since_s, 2)}), flush=True)
     return int(total > 0)

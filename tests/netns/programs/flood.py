@@ -12,25 +12,22 @@ Behind each kind the program opens new tagged connections and says how much of t
 only inside namespaces that it made, and prints a JSON line per kind.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
-import secrets
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from netoffload.control import request
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import Testbed
 from tests.netns.programs.both_ways import TAGGED, connected
 from tests.netns.programs.foreign_streams import gradient
 from tests.netns.programs.third_host import HOST_ADDRESS, SILENT_ADDRESS, third_host
+from tests.shared.beds import built
 from tests.soak import run_nft
 
 WORKER = str(Path(__file__).with_name("flood_worker.py"))
@@ -102,11 +99,6 @@ class Flood:
                 shares.append(round(stream.send(4 * NEW_FLOATS), 3))
         return shares
 
-    def counters(self) -> dict[str, int]:
-        """Return n0's counters."""
-        counted: dict[str, int] = request(str(self.bed.plan.nodes[0].control_path), "counters")["counters"]
-        return counted
-
     def _connect(self, kind: str, address: str, port: int, count: int, silence: int = 0) -> dict[str, Any]:
         with self._worker(0, [kind, address, str(port), str(count), str(WAIT_S), "-"]) as worker:
             if silence:
@@ -173,7 +165,7 @@ class StreamOnWire:
         self._stack = contextlib.ExitStack()
         self._values = gradient(250_000).tobytes()
 
-    def __enter__(self) -> StreamOnWire:
+    def __enter__(self) -> Self:
         """Connect and count."""
         self._near, self._far = self._stack.enter_context(connected(self._bed, self._port, (TAGGED, TAGGED)))
         rules = "add table bridge stream\nadd chain bridge stream f { type filter hook forward priority 10; }\n"
@@ -244,8 +236,7 @@ def main() -> int:
     args = parser.parse_args()
     failed = False
     for kinds in [[kind] for kind in args.kinds] if args.separate else [args.kinds]:
-        plan = make_plan(TestbedSettings(2, nic=NicSettings()), f"h{secrets.token_hex(3)}")
-        with Testbed(plan, check_rate=False) as bed, third_host(bed) as netns:
+        with built() as bed, third_host(bed) as netns:
             flood = Flood(bed, netns)
             for kind in kinds:
                 found = measure(flood, kind, args)

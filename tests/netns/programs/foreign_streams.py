@@ -3,8 +3,6 @@
 Each stream is what one end of a connection writes. ``STREAMS`` has them by name; every call makes the same octets.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import struct

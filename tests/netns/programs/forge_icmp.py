@@ -5,15 +5,12 @@ nodes; where a kind says so, it also knows the ports, and ``in flight`` even a s
 neither a nonce nor a checksum. The program prints a JSON line per kind: what the errors changed.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools
 import json
 import random
 import re
-import secrets
 import socket
 import struct
 import sys
@@ -21,11 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Self
 
-from netoffload.control import request
 from netoffload.devices.netns import in_netns
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed
 from netoffload.netlink import netns_path
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.encapsulation import UDP_PORT, src_port
@@ -47,6 +43,7 @@ from netoffload.wire.offload import BLOCK_VERSION, CPI_OFFLOAD, IPCOMP_NEXT_TCP,
 from tests.netns.programs.both_ways import TAGGED, connected, ipv6_of
 from tests.netns.programs.foreign_streams import gradient
 from tests.netns.programs.third_host import DEVICE, HOST_ADDRESS, HOST_IPV6, third_host
+from tests.shared.beds import built, counters, flows
 from tests.soak import add_ipv6, ip
 
 PROTO_TCP: Final = 6
@@ -64,7 +61,6 @@ PORT: Final = 7600
 TCPI_PMTU: Final = slice(60, 64)
 TCPI_BYTES_ACKED: Final = slice(120, 128)
 """``tcpi_pmtu`` and ``tcpi_bytes_acked`` in ``struct tcp_info`` (linux/tcp.h)."""
-LOOK_S: Final = 1.5
 SETTLE_S: Final = 1.5
 
 
@@ -201,7 +197,7 @@ class Scene:
         self._sniffer.settimeout(5)
         self._macs = _mac(self._n0.netns, self._n0.device), _mac(third_netns, DEVICE)
 
-    def __enter__(self) -> Scene:
+    def __enter__(self) -> Self:
         """Connect, and let the tagged flow begin."""
         ipv6 = self._version == 6
         near, far = self._stack.enter_context(connected(self.bed, PORT, (TAGGED, TAGGED), ipv6=ipv6))
@@ -267,18 +263,13 @@ class Scene:
         shown = ip("-n", self._n0.netns, family, "route", "get", target)
         shown += ip("-n", self._n0.netns, family, "route", "show", "cache")
         self._plain.sendall(b"x" * 3000)
-        flows = [flow for flow in self._flows() if flow["direction"] == "tx" and flow["sport"] == self.victim.sport]
+        mine = [flow for flow in flows(self.bed) if flow["direction"] == "tx" and flow["sport"] == self.victim.sport]
         return {
             "route_mtus": sorted({int(mtu) for mtu in re.findall(r"mtu (?:lock )?(\d+)", shown)}),
             "untagged_pmtu": self._pmtu(),
-            "datagram_max_octets": [flow.get("datagram_max_octets") for flow in flows],
-            "on_probation": [flow.get("on_probation") for flow in flows],
+            "datagram_max_octets": [flow.get("datagram_max_octets") for flow in mine],
+            "on_probation": [flow.get("on_probation") for flow in mine],
         }
-
-    def counters(self) -> dict[str, int]:
-        """Return n0's counters."""
-        counted: dict[str, int] = request(str(self._n0.control_path), "counters")["counters"]
-        return counted
 
     def flush(self) -> None:
         """Let the kernel forget what it was told about the path."""
@@ -294,10 +285,6 @@ class Scene:
     def _acked_octets(self) -> int:
         info = self._near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCPI_BYTES_ACKED.stop)
         return int.from_bytes(info[TCPI_BYTES_ACKED], sys.byteorder)
-
-    def _flows(self) -> list[dict[str, Any]]:
-        flows: list[dict[str, Any]] = request(str(self._n0.control_path), "flows")["flows"]
-        return flows
 
     def _seq_in_flight(self) -> int:
         """Return the sequence number of a block or segment that has just left n0; those in n0's queue are higher."""
@@ -325,23 +312,23 @@ def _mac(netns: str, device: str) -> bytes:
     return bytes.fromhex(json.loads(ip("-n", netns, "-j", "link", "show", device))[0]["address"].replace(":", ""))
 
 
-def measure(scene: Scene, error: str, quote: str, count: int, seed: int) -> dict[str, object]:
+def measure(scene: Scene, error: str, quote: str, args: argparse.Namespace, seed: int) -> dict[str, object]:
     """Return what some errors of one kind change."""
-    before, counted = scene.state(), scene.counters()
-    share_before = scene.share_on_wire(LOOK_S)
-    forging = threading.Thread(target=scene.forge, args=(error, quote, count, seed))
+    before, counted = scene.state(), counters(scene.bed)
+    share_before = scene.share_on_wire(args.look_s)
+    forging = threading.Thread(target=scene.forge, args=(error, quote, args.count, seed))
     forging.start()
     seen = [scene.state() for _ in range(3)]
-    share_meanwhile = scene.share_on_wire(LOOK_S)
+    share_meanwhile = scene.share_on_wire(args.look_s)
     forging.join()
     seen.append(scene.state())
-    share_after = scene.share_on_wire(LOOK_S)
-    changes = {name: number - counted.get(name, 0) for name, number in scene.counters().items()}
+    share_after = scene.share_on_wire(args.look_s)
+    changes = {name: number - counted.get(name, 0) for name, number in counters(scene.bed).items()}
     changed = sorted({name for look in seen for name, value in look.items() if value != before[name]})
     return {
         "error": error,
         "quotes": quote,
-        "count": count,
+        "count": args.count,
         "changed": changed,
         "before": before,
         "after": seen[-1],
@@ -361,14 +348,12 @@ def rows(args: argparse.Namespace) -> Iterator[dict[str, object]]:
     for error, quote in KINDS:
         if args.errors and error not in args.errors:
             continue
-        settings = TestbedSettings(2, rate_bps=RATE_BPS, nic=NicSettings(encapsulation=args.encapsulation))
-        plan = make_plan(settings, f"h{secrets.token_hex(3)}")
-        with Testbed(plan, check_rate=False) as bed:
+        with built(rate_bps=RATE_BPS, nic=NicSettings(encapsulation=args.encapsulation)) as bed:
             if args.version == 6 and not add_ipv6(bed):
                 raise RuntimeError("this kernel has no IPv6")
             with third_host(bed) as netns, Scene(bed, netns, args.version) as scene:
                 time.sleep(SETTLE_S)
-                yield {"version": args.version, **measure(scene, error, quote, args.count, next(numbers))}
+                yield {"version": args.version, **measure(scene, error, quote, args, next(numbers))}
 
 
 def main() -> int:
@@ -379,6 +364,7 @@ def main() -> int:
     parser.add_argument("--encapsulation", choices=["udp", "ipcomp"], default="udp", help="of the victim's blocks")
     parser.add_argument("--errors", nargs="*", choices=list(ERRORS), help="only these")
     parser.add_argument("--share-change-max", type=float, default=0.1, help="more octets on the wire, relative")
+    parser.add_argument("--look-s", type=float, default=1.5, help="for which the wire is watched, three times")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     failed = False

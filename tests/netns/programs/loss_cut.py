@@ -4,22 +4,20 @@ The NICs lose frames of both kinds (``--fault loss``). The program prints a JSON
 and one with both medians and their ratio.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json
 import random
-import secrets
 import statistics
 import sys
 import time
 from collections.abc import Iterator
 
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed
 from tests.netns.programs.both_ways import TAGGED, socket_on
 from tests.netns.programs.foreign_streams import gradient
 from tests.netns.programs.odd_writes import Transfer, close_all, draw_writes, run_transfers
+from tests.shared.beds import built
 
 PORT = 6950
 CODEC, BOUND_K = "inceptionn", 10
@@ -80,10 +78,9 @@ def main() -> int:
     parser.add_argument("--ratio-max", type=float, default=1.5)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    settings = TestbedSettings(2, nic=NicSettings(faults=f"loss={args.loss},seed={args.seed}"))
     elapsed: dict[bool, list[float]] = {True: [], False: []}
     wrong = 0
-    with Testbed(make_plan(settings, f"h{secrets.token_hex(3)}"), check_rate=False) as bed:
+    with built(nic=NicSettings(faults=f"loss={args.loss},seed={args.seed}")) as bed:
         for row in measure(bed, args):
             print(json.dumps(row), flush=True)
             elapsed[bool(row["tagged"])].append(float(str(row["elapsed_s"])))

@@ -3,8 +3,6 @@
 Every value that arrives is compared with what was sent, and with what the codec makes of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import heapq
 import random
@@ -40,15 +38,7 @@ def draw_writes(octets: int, draw: random.Random, longest: int = LARGE_WRITES[-1
 class Transfer:
     """One connection: what one end writes, when, and what the other end has.
 
-    Attributes:
-        near: the end that writes.
-        far: the end that reads.
-        octets: what is written.
-        writes: lengths of the writes.
-        pause_s: between two writes.
-        got: what has arrived.
-        error: of the first end that failed; empty without one.
-        done_s: when the reader saw the end of the stream, or the first error came; 0: not yet.
+    ``done_s`` is when the reader saw the end of the stream, or the first error came; 0: not yet.
     """
 
     near: socket.socket

@@ -4,13 +4,10 @@ Both NICs are started by hand, with their devices and nothing else. One of them 
 The program prints how many connections finished, were reset or hang, and how many values are torn, as a JSON line.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import json
 import random
-import secrets
 import signal
 import sys
 import tempfile
@@ -18,11 +15,12 @@ import threading
 import time
 from pathlib import Path
 
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import Testbed
 from tests.netns.programs.both_ways import TAGGED, socket_on
 from tests.netns.programs.by_hand import NicByHand, nics_by_hand
 from tests.netns.programs.foreign_streams import gradient
 from tests.netns.programs.odd_writes import Transfer, close_all, draw_writes, run_transfers
+from tests.shared.beds import built
 
 PORT = 6900
 CODEC, BOUND_K = "inceptionn", 10
@@ -65,11 +63,10 @@ def options_of(args: argparse.Namespace, folder: Path) -> list[list[str]]:
 
 def measure(args: argparse.Namespace) -> dict[str, object]:
     """Return what became of the connections of one restart."""
-    settings = TestbedSettings(2, nic=NicSettings())
     numbers = {"0": [0], "1": [1], "both": [0, 1]}[args.node]
     with (
         tempfile.TemporaryDirectory(prefix="restart-cut-") as folder,
-        Testbed(make_plan(settings, f"h{secrets.token_hex(3)}"), check_rate=False) as bed,
+        built() as bed,
         nics_by_hand(bed, Path(folder), options_of(args, Path(folder))) as nics,
     ):
         transfers = connect(bed, args.count, args.octets, args.pause_s, args.seed)

@@ -1,7 +1,5 @@
 """A third host at the switch of a testbed: no node, no NIC, and root in a namespace of its own."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Final

@@ -4,8 +4,6 @@ Rank 1 makes one call of a pair, the others make the other one. Tried are all pa
 ``FIRST``, ``FIRST + EVERY``, ... Each rank prints what it heard. ``SAME`` lists the calls that may meet.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """What libraries above ``torch.distributed`` do with a group: ``backend_doors.py SIZE FOLDER``."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from datetime import timedelta

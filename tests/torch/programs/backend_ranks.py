@@ -3,8 +3,6 @@
 They are forked from one process, which has loaded everything once. The last rank kills itself at the end.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Ranks of which one cannot set up: ``backend_refused.py REFUSING SIZE``; all say why."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

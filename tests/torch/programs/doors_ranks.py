@@ -1,21 +1,14 @@
-"""Ranks of one scenario, ``doors_ranks.py SCENARIO...``: forked from one process, which has loaded torch once.
-
-Every rank of every scenario prints a line of JSON: what the scenario's function returns.
-"""
-
-from __future__ import annotations
+"""Ranks of scenarios, ``doors_ranks.py SCENARIO...``: each says what the scenario's function returns."""
 
 import copy
 import hashlib
 import io
-import json
 import os
 import pickle
 import signal
-import socket
 import sys
-import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +31,7 @@ from netoffload.torch import (
     broadcast_parameters,
     compress_hook,
 )
-from netoffload.transport.rounds.driver import prepare
+from tests.torch.programs.forked_group import error_of, run_ranks
 
 SIZE = 3
 STEPS = 9
@@ -197,11 +190,7 @@ def death(rank: int) -> Any:
     run.train(3)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    try:
-        run.train(4)
-    except RuntimeError as error:
-        return str(error)
-    return ""
+    return error_of(lambda: run.train(4), RuntimeError)
 
 
 def refusal(rank: int) -> Any:
@@ -211,11 +200,7 @@ def refusal(rank: int) -> Any:
     if rank == 1:
         with torch.no_grad():
             next(run.model.parameters()).fill_(float("nan"))
-    try:
-        run.train(3)
-    except RuntimeError as error:
-        return str(error)
-    return ""
+    return error_of(lambda: run.train(3), RuntimeError)
 
 
 def kinds(rank: int) -> Any:
@@ -298,16 +283,19 @@ def spike(rank: int) -> Any:
 
 
 def two_models(rank: int) -> Any:
-    """One state for two models."""
+    """What the second of two models of one state gets."""
     state = CompressionState(offload="inline")
+    errors = []
     for number in range(2):
         forward = DistributedDataParallel(nn.Linear(8, 2 + number))
         forward.register_comm_hook(state, compress_hook)
-        try:
-            forward(torch.ones(1, 8)).sum().backward()
-        except UsageError as error:
-            return str(error)
-    return ""
+        total = forward(torch.ones(1, 8)).sum()
+        errors.append(error_of(total.backward, UsageError))
+    return errors[1]
+
+
+def begin(rank: int, options: dict[str, Any]) -> None:
+    Run(rank, options).train(2)
 
 
 def differing(rank: int) -> Any:
@@ -327,20 +315,12 @@ def differing(rank: int) -> Any:
         options = {"offload": "inline"} | (other if rank == 2 else options)
         if "compressor" in options:
             del options["offload"]
-        try:
-            Run(rank, options).train(2)
-        except (CollectiveError, RuntimeError) as error:
-            errors.append(str(error).splitlines()[0])
+        said = error_of(partial(begin, rank, options), (CollectiveError, RuntimeError))
+        errors.append(said.splitlines()[0])
     periodic = PeriodicRun(rank, {"offload": "off"}, method="psgd" if rank else "rsgd")
-    try:
-        periodic.train(4)
-    except CollectiveError as error:
-        errors.append(str(error))
+    errors.append(error_of(lambda: periodic.train(4), CollectiveError))
     for backend_options in (BackendOptions(scale=64.0 if rank == 2 else "auto"), BackendOptions() if rank else None):
-        try:
-            dist.new_group(backend="netoffload", pg_options=backend_options)
-        except dist.DistBackendError as error:
-            errors.append(str(error))
+        errors.append(error_of(partial(dist.new_group, backend="netoffload", pg_options=backend_options)))
     return errors
 
 
@@ -441,20 +421,19 @@ ALL = (doors, pickled, half, death, refusal, kinds, spike, two_models, differing
 SCENARIOS: dict[str, Callable[[int], Any]] = {one.__name__: one for one in ALL}
 
 
-def take_part(scenario: str, rank: int, port: int) -> None:
+def take_part(scenario: str, rank: int, size: int, port: int) -> Any:
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ.update(address | {"RANK": str(rank), "WORLD_SIZE": str(SIZE), "LOCAL_RANK": str(rank)})
+    os.environ.update(address | {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)})
     dist.init_process_group("gloo")
     found = SCENARIOS[scenario](rank)
     if scenario != death.__name__:
         dist.barrier()  # a rank that ends may be lost to others that have not finished the last call
-    os.write(1, (json.dumps({"scenario": scenario, "rank": rank, "found": found}) + "\n").encode())
+    return scenario, found
 
 
 def load_everything() -> None:
     """Load here what every rank would load by itself: compiled kernels, and what torch imports for its optimizers."""
     torch.set_num_threads(1)
-    prepare()
     torch.optim.SGD(model().parameters(), 0.1)
     layout = Layout((64,))
     for name in COMPRESSORS:
@@ -463,23 +442,7 @@ def load_everything() -> None:
         compressor.decode(payload, layout)
 
 
-def main(scenarios: list[str]) -> None:
-    load_everything()
-    for scenario in scenarios:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        pids = []
-        for rank in range(SIZE):
-            if (pid := os.fork()) == 0:
-                try:
-                    take_part(scenario, rank, port)
-                except BaseException:
-                    traceback.print_exc()
-                os._exit(0)
-            pids.append(pid)
-        for pid in pids:
-            os.waitpid(pid, 0)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    load_everything()
+    for scenario in sys.argv[1:]:
+        run_ranks(SIZE, partial(take_part, scenario))

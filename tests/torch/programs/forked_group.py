@@ -1,7 +1,5 @@
 """Ranks of process groups, forked from one process that has loaded everything once; each prints a line of JSON."""
 
-from __future__ import annotations
-
 import faulthandler
 import fcntl
 import json
@@ -22,7 +20,9 @@ STUCK_S = 90
 """Ranks that take longer say where they are."""
 
 
-def error_of(call: Callable[[], Any], kind: type[BaseException] = dist.DistBackendError) -> str:
+def error_of(
+    call: Callable[[], Any], kind: type[BaseException] | tuple[type[BaseException], ...] = dist.DistBackendError
+) -> str:
     """Return the text of the error that a call raises."""
     try:
         call()

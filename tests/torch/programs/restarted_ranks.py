@@ -3,8 +3,6 @@
 In attempt 0 the last rank is killed, raises or stops after a few steps. A rank that finishes writes OUT/rank.json.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

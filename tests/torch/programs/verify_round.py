@@ -1,7 +1,5 @@
 """``netoffload verify collectives`` under torchrun; ``verify_round.py broken`` with wrong sums."""
 
-from __future__ import annotations
-
 import os
 import sys
 

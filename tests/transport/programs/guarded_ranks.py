@@ -4,8 +4,6 @@ Prints a line of JSON when they wait (ports and names of rank 0's listeners), an
 limit of open files.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import sys

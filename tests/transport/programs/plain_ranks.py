@@ -3,8 +3,6 @@
 They are forked from one process, which has loaded everything once.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A program for three ranks: whether the benchmark's check accepts right reductions and refuses broken ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

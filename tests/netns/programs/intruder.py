@@ -1,7 +1,5 @@
 """An intruder's tools: tens of thousands of frames, a view of a flow's blocks, a connection that stays idle."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time
@@ -38,15 +36,9 @@ def mac_of(node: NodePlan) -> bytes:
 
 
 def syn_frames(count: int, seed: int, dst_mac: bytes, dst: str, tagged: bool, **fixed: int | str) -> list[bytes]:
-    """Ethernet frames with SYNs whose sums are right, with random sequence numbers.
+    """Ethernet frames with SYNs whose sums are right, random but for what is ``fixed``: ``src``, ``sport``, ``dport``.
 
-    Args:
-        count: how many.
-        seed: decides what is random.
-        dst_mac: whom the switch hands them to.
-        dst: their destination address.
-        tagged: ToS 0x28 and a capability word, as a NIC would send them.
-        **fixed: ``src``, ``sport`` and ``dport``, where they are not random.
+    ``tagged`` ones have ToS 0x28 and a capability word, as a NIC would send them.
     """
     draw = np.random.default_rng(seed)
     options = bytes((2, 4, 5, 180)) + (emit_capability() if tagged else b"")
@@ -126,15 +118,7 @@ def forged_blocks(
 ) -> list[bytes]:
     """Blocks that continue a flow behind ``seen`` with values of our own, from their IPComp headers on.
 
-    They have no nonce: who makes them has not seen the handshake.
-
-    Args:
-        seen: a block of the flow.
-        src: the flow's source address.
-        dst: its destination.
-        count: how many; each follows the one before.
-        offset: added to the sequence numbers.
-        dport: another port than the flow's.
+    They have no nonce: who makes them has not seen the handshake. ``offset`` is added to the sequence numbers.
     """
     payload = np.full(256, FORGED_FLOAT, np.float32).tobytes()
     header = parse_tcp(seen.tcp_header)[0]
@@ -148,49 +132,15 @@ def forged_blocks(
     return made
 
 
-class IdleConnection:
-    """A tagged connection from one node to another that says something only when it is asked to."""
-
-    def __init__(self, client: NodePlan, server: NodePlan, port: int) -> None:
-        self.port = port
-        with (
-            Namespace.open(server.netns) as there,
-            Namespace.open(client.netns) as here,
-            there.call(_tagged_socket) as listener,
-        ):
-            listener.bind((server.address, port))
-            listener.listen(1)
-            self._sender = here.call(_tagged_socket)
-            self._sender.connect((server.address, port))
-            self._receiver = listener.accept()[0]
-        self._receiver.settimeout(20)
-        self._seed = 0
-
-    def __enter__(self) -> IdleConnection:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._sender.close()
-        self._receiver.close()
-
-    def exchange(self, count: int = 20_000) -> int:
-        """Send values and compare what arrives; return how many octets went."""
-        self._seed += 1
-        values = draw_values("gradients", count, self._seed)
-        self._sender.sendall(values.tobytes())
-        got = bytearray()
-        while len(got) < values.nbytes:
-            octets = self._receiver.recv(values.nbytes - len(got))
-            assert octets, "the connection was closed"
-            got += octets
-        rounded = get("inceptionn").round_trip(values, 10)
-        assert np.array_equal(np.frombuffer(got, np.uint32), rounded.view(np.uint32))
-        return values.nbytes
-
-
-def _tagged_socket() -> socket.socket:
-    sock = socket.socket()
-    sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x28)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.settimeout(20)
-    return sock
+def exchange(near: socket.socket, far: socket.socket, seed: int, count: int = 20_000) -> int:
+    """Send values over a tagged connection and compare what arrives; return how many octets went."""
+    values = draw_values("gradients", count, seed)
+    near.sendall(values.tobytes())
+    got = bytearray()
+    while len(got) < values.nbytes:
+        octets = far.recv(values.nbytes - len(got))
+        assert octets, "the connection was closed"
+        got += octets
+    rounded = get("inceptionn").round_trip(values, 10)
+    assert np.array_equal(np.frombuffer(got, np.uint32), rounded.view(np.uint32))
+    return values.nbytes

@@ -1,0 +1,67 @@
+"""Testbeds of tests, what their NICs count, and NICs that a test starts itself."""
+
+import contextlib
+import os
+import secrets
+import select
+from collections.abc import Iterator
+from typing import Any
+
+from netoffload.control import request
+from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, nics
+from netoffload.lab.testbed.journal import read_run
+
+END_S = 10
+
+
+@contextlib.contextmanager
+def built(nodes: int = 2, run_id: str | None = None, **settings: Any) -> Iterator[Testbed]:
+    """A testbed, with NICs unless ``nic`` says otherwise, whose links' rate is not measured."""
+    plan = make_plan(TestbedSettings(nodes, **settings), run_id or f"t{secrets.token_hex(3)}")
+    with Testbed(plan, check_rate=False) as bed:
+        yield bed
+
+
+def asked(bed: Testbed, node_index: int, command: str) -> dict[str, Any]:
+    """Return the answer of a node's NIC."""
+    return request(str(bed.plan.nodes[node_index].control_path), command)
+
+
+def counters(bed: Testbed, node_index: int = 0) -> dict[str, int]:
+    counted: dict[str, int] = asked(bed, node_index, "counters")["counters"]
+    return counted
+
+
+def grown(bed: Testbed, node_index: int, before: dict[str, int]) -> dict[str, int]:
+    """Return the counters that have grown since, and by how much."""
+    now = counters(bed, node_index)
+    return {name: count - before[name] for name, count in now.items() if count != before[name]}
+
+
+def drops(counted: dict[str, int]) -> dict[str, int]:
+    """Return the reasons for which frames were dropped, with their numbers."""
+    return {name: count for name, count in counted.items() if name.startswith("drop") and count}
+
+
+def flows(bed: Testbed, node_index: int = 0) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = asked(bed, node_index, "flows")["flows"]
+    return rows
+
+
+def nic_pids(bed: Testbed) -> list[int]:
+    """Return the pid of every node's NIC."""
+    record = read_run(bed.plan.state_dir)
+    assert record is not None
+    return [state["pid"] for state in nics.states(record).values()]
+
+
+def wait_for_end_of_nic(bed: Testbed, node_index: int) -> None:
+    """Return when a node's NIC, which is nobody's child, has ended."""
+    try:
+        pidfd = os.pidfd_open(nic_pids(bed)[node_index])
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([pidfd], [], [], END_S)[0], "the NIC goes on"
+    finally:
+        os.close(pidfd)
