@@ -15,21 +15,11 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-import numpy as np
-
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compressors import libraries
-from netoffload.compressors.base import (
-    HEADER_OCTETS,
-    INFINITY_WORD,
-    Compressor,
-    MethodId,
-    State,
-    empty_payload,
-    largest_word,
-)
+from netoffload.compressors.base import HEADER_OCTETS, Compressor, MethodId, State, empty_payload
 from netoffload.compressors.layout import Layout
-from netoffload.config import BOUND_K_DEFAULT, check_bound_k
+from netoffload.config import BOUND_K_DEFAULT, check_bound_k, check_choice
 from netoffload.errors import CodecError, UsageError
 
 LIBRARIES: Final = tuple(libraries.PACKAGES)
@@ -38,18 +28,10 @@ _LENGTH: Final = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class General(Compressor):
-    """A general-purpose library.
+    """A general-purpose library."""
 
-    Attributes:
-        library: lz4, snappy, zstd-1 or zfp.
-        bound: zfp's tolerance is 2^-bound, 1..16.
-
-    Raises:
-        UsageError: another library, a library that is not installed, or a bound out of range.
-    """
-
-    library: str = "zstd-1"
-    bound: int = BOUND_K_DEFAULT
+    library: str = "zstd-1"  # lz4, snappy, zstd-1 or zfp
+    bound: int = BOUND_K_DEFAULT  # zfp's tolerance is 2^-bound, 1..16
 
     name: ClassVar[str] = "general"
     method_id: ClassVar[MethodId] = MethodId.GENERAL
@@ -58,8 +40,7 @@ class General(Compressor):
 
     def __post_init__(self) -> None:
         """Refuse an unknown or missing library and a bound out of range."""
-        if self.library not in LIBRARIES:
-            raise UsageError(f"general: library {self.library!r} is unknown: choose from {', '.join(LIBRARIES)}")
+        check_choice("general: library", self.library, LIBRARIES)
         if self.library not in libraries.available():
             raise UsageError(
                 f"{self.library} needs {libraries.PACKAGES[self.library]}: pip install 'netoffload[bench]'"
@@ -88,10 +69,7 @@ class General(Compressor):
             body.size < _LENGTH.size or _LENGTH.unpack_from(body.data)[0] != body.size - _LENGTH.size
         ):
             raise CodecError(f"zfp payload of {body.size} octets is not as long as it states")
-        values = libraries.decompress(self.library, body[self._ahead :], layout.count, self.bound)
-        if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
-            raise CodecError(f"{self.library} payload has a value that is not finite")
-        return values
+        return libraries.decompress(self.library, body[self._ahead :], layout.count, self.bound)
 
     def _size(self, values: Float32Array, state: State) -> int:
         return self._ahead + libraries.compress(self.library, values, self.bound).size

@@ -28,6 +28,7 @@ from netoffload.compressors.base import (
     largest_word,
 )
 from netoffload.compressors.layout import Layout
+from netoffload.config import check_choice
 from netoffload.errors import CodecError, UsageError
 
 FORMATS: Final = ("fp16", "bf16")
@@ -55,16 +56,9 @@ BLOCK: Final = 1024
 
 @dataclass(frozen=True)
 class Half(Compressor):
-    """Two octets per float.
+    """Two octets per float."""
 
-    Attributes:
-        format: fp16 or bf16.
-
-    Raises:
-        UsageError: another format.
-    """
-
-    format: str = "fp16"
+    format: str = "fp16"  # fp16 or bf16
 
     name: ClassVar[str] = "half"
     method_id: ClassVar[MethodId] = MethodId.HALF
@@ -73,8 +67,7 @@ class Half(Compressor):
 
     def __post_init__(self) -> None:
         """Refuse another format."""
-        if self.format not in FORMATS:
-            raise UsageError(f"half: format {self.format!r} is unknown: choose from {', '.join(FORMATS)}")
+        check_choice("half: format", self.format, FORMATS)
 
     @property
     def flags(self) -> int:
@@ -117,18 +110,6 @@ class Half(Compressor):
         return 2 * values.size
 
 
-def halves_exact(values: Float32Array, which: str) -> Uint16Array:
-    """Return the bits of every float in a format: the oracle, by NumPy's conversion, and for bf16 by a comparison."""
-    if which == "fp16":
-        with np.errstate(over="ignore"):
-            return values.astype(np.float16).view(np.uint16)
-    lower = (values.view(np.uint32) >> 16).astype(np.uint32)
-    down, up = ((word << 16).astype(np.uint32).view(np.float32).astype(np.float64) for word in (lower, lower + 1))
-    to_lower, to_upper = np.abs(values - down), np.abs(up - values)
-    upward = (to_upper < to_lower) | ((to_upper == to_lower) & (lower % 2 == 1))
-    return (lower + upward).astype(np.uint16)
-
-
 @kernel
 def encode_bf16(words: Uint32Array, halves: Uint16Array) -> None:
     """Write uint16[n] for uint32[n], the bits of finite floats that do not round to infinity."""
@@ -148,14 +129,10 @@ def decode_bf16(halves: Uint16Array, words: Uint32Array) -> None:
 def encode_fp16(
     values: Float32Array, words: Uint32Array, aligned: Float32Array, aligned_words: Uint32Array, halves: Uint16Array
 ) -> None:
-    """Write uint16[n] for float32[n] that do not round to infinity.
+    """Write uint16[n] for float32[n] that do not round to infinity; ``aligned``, float32[BLOCK], is scratch.
 
-    Args:
-        values: float32[n].
-        words: the same memory as uint32.
-        aligned: float32[BLOCK], scratch.
-        aligned_words: the same memory as uint32.
-        halves: uint16[n] to write.
+    ``words`` and ``aligned_words`` are the same memory as uint32. Two passes: the first one's sums round what is below
+    fp16's smallest normal number, the second one rounds the rest on the bits.
     """
     for start in range(0, values.size, BLOCK):
         stop = min(start + BLOCK, values.size)

@@ -46,18 +46,10 @@ class NoCompression(Compressor):
 
 @dataclass(frozen=True)
 class Nic(Compressor):
-    """A codec of the NIC.
+    """A codec of the NIC."""
 
-    Attributes:
-        codec: inceptionn, bounded, truncate16, truncate22, truncate24, packed or none.
-        bound: the error bound is 2^-bound, 1..16.
-
-    Raises:
-        UsageError: an unknown codec or a bound out of range.
-    """
-
-    codec: str = "inceptionn"
-    bound: int = BOUND_K_DEFAULT
+    codec: str = "inceptionn"  # inceptionn, bounded, truncate16, truncate22, truncate24, packed or none
+    bound: int = BOUND_K_DEFAULT  # the error bound is 2^-bound, 1..16
 
     name: ClassVar[str] = "nic"
     method_id: ClassVar[MethodId] = MethodId.NIC

@@ -50,6 +50,7 @@ from netoffload.compressors.layout import Layout
 from netoffload.compressors.packing import Codes
 from netoffload.compressors.rounding import MAX_LEVEL, round_to_levels, values_of_levels
 from netoffload.compressors.scalers import Bounds, Scale, group_scalers, scalers_of
+from netoffload.config import check_choice
 from netoffload.errors import CodecError, UsageError
 
 RULES: Final = ("given", "n", "mn", "mpn")
@@ -65,28 +66,15 @@ Widths = Uint8Array
 
 @dataclass(frozen=True)
 class Qsgd(Compressor):
-    """Quantised gradients.
+    """Quantised gradients."""
 
-    Attributes:
-        levels: s, 1..32767, for the rule ``given``.
-        rule: given, n, mn or mpn.
-        batch: m, samples in a worker's batch, for the rules with m.
-        period: p, iterations between exchanges, for the rule mpn.
-        norm: l2 or max.
-        bucket: values per group; 0: a group is a layer.
-        coding: fixed (packed at fixed width), or Elias gamma, omega or gaps.
-
-    Raises:
-        UsageError: a parameter out of its range.
-    """
-
-    levels: float = 7.0
-    rule: str = "given"
-    batch: int = 1
-    period: int = 1
-    norm: str = "max"
-    bucket: int = 512
-    coding: str = "fixed"
+    levels: float = 7.0  # s, 1..32767, for the rule ``given``
+    rule: str = "given"  # given, n, mn or mpn
+    batch: int = 1  # m, samples in a worker's batch, for the rules with m
+    period: int = 1  # p, iterations between exchanges, for the rule mpn
+    norm: str = "max"  # l2 or max
+    bucket: int = 512  # values per group; 0: a group is a layer
+    coding: str = "fixed"  # fixed (packed at fixed width), or Elias gamma, omega or gaps
 
     name: ClassVar[str] = "qsgd"
     method_id: ClassVar[MethodId] = MethodId.QSGD
@@ -105,13 +93,9 @@ class Qsgd(Compressor):
         """Refuse parameters out of range."""
         if not 1 <= self.levels <= MAX_LEVEL:
             raise UsageError(f"levels must be 1 to {MAX_LEVEL}, not {self.levels}")
-        for what, value, choices in (
-            ("rule", self.rule, RULES),
-            ("norm", self.norm, tuple(NORMS)),
-            ("coding", self.coding, CODINGS),
-        ):
-            if value not in choices:
-                raise UsageError(f"{what} {value!r} is unknown: choose from {', '.join(choices)}")
+        check_choice("rule", self.rule, RULES)
+        check_choice("norm", self.norm, tuple(NORMS))
+        check_choice("coding", self.coding, CODINGS)
         if self.batch < 1 or self.period < 1 or self.bucket < 0:
             raise UsageError(
                 f"batch and period must be at least 1 and bucket 0 (layers) or more, not {self.batch}, {self.period},"
@@ -124,20 +108,12 @@ class Qsgd(Compressor):
         return CODINGS.index(self.coding) | (self.norm == "max") << 2
 
     def make_state(self, layout: Layout, *, seed: int = 0, rank: int = 0, error_feedback: bool = False) -> State:
-        """Return the state before the first call.
-
-        Raises:
-            UsageError: as in the base class, or the layout asks for more levels than a code can hold.
-        """
+        """Return the state before the first call; UsageError if the layout needs more levels than a code can hold."""
         self.levels_of(layout.groups(self.bucket))
         return super().make_state(layout, seed=seed, rank=rank, error_feedback=error_feedback)
 
     def levels_of(self, bounds: Bounds) -> Float32Array:
-        """Return s of every group, float32[g].
-
-        Raises:
-            UsageError: norm=max, and more levels than a code can hold.
-        """
+        """Return s of every group, float32[g]; UsageError if a code cannot hold so many levels."""
         if self.rule == "given":
             return np.full(bounds.size - 1, self.levels, np.float32)
         factor = {"n": 1, "mn": self.batch, "mpn": self.batch * self.period}[self.rule]
@@ -218,7 +194,7 @@ class Qsgd(Compressor):
             return _widths_of(scalers, levels)
         largest = group_scalers(values, bounds, Scale.LARGEST)
         divisor = np.where(scalers > 0, scalers, np.float32(1))
-        # The same operations as in ``rounding`` keep the order of values, so no level is higher.
+        # The same operations as in ``rounding`` keep the order of values, so no level is higher than the largest's.
         # A group with only large values has the width of level 1.
         return _widths_of(scalers, np.maximum(np.minimum(largest / divisor * levels, levels), np.float32(1)))
 

@@ -79,11 +79,7 @@ def specs() -> tuple[str, ...]:
 
 
 def get(name: str, **parameters: object) -> Compressor:
-    """Return the compressor ``name`` with these parameters.
-
-    Raises:
-        UsageError: no such method or parameter, or a value that the method refuses.
-    """
+    """Return the compressor ``name`` with these parameters."""
     if name in ALIASES:
         own, _, preset = ALIASES[name].partition(":")
         return get(own, **{**_parameters(own, preset), **parameters})
@@ -97,11 +93,7 @@ def get(name: str, **parameters: object) -> Compressor:
 
 
 def parse(spec: str) -> Compressor:
-    """Return the compressor of a text such as ``qsgd:levels=15,norm=max,bucket=512``.
-
-    Raises:
-        UsageError: no such method or parameter, or a value of another type.
-    """
+    """Return the compressor of a text such as ``qsgd:levels=15,norm=max,bucket=512``."""
     name, _, rest = spec.partition(":")
     own = ALIASES.get(name, name).partition(":")[0]
     return get(name, **(_parameters(own, rest) if own in _BY_NAME else {}))

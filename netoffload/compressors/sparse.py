@@ -20,7 +20,6 @@ places are listed first, 64 values at a time.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -45,21 +44,13 @@ ONES: Final = np.array([octet.bit_count() for octet in range(256)], np.uint8)
 
 @dataclass(frozen=True)
 class Index:
-    """An index of the values that travel, in the shorter form.
+    """An index of the values that travel, in the shorter form."""
 
-    Attributes:
-        form: GAPS or BITMAP.
-        sent: how many values travel.
-        octets: length of the index on the wire, with its header.
-        bitmap: uint8[ceil(n / 8)].
-        places: uint32[sent], the places of these values; with GAPS only.
-    """
-
-    form: int
-    sent: int
-    octets: int
-    bitmap: Uint8Array
-    places: Uint32Array | None = None
+    form: int  # GAPS or BITMAP
+    sent: int  # how many values travel
+    octets: int  # length of the index on the wire, with its header
+    bitmap: Uint8Array  # uint8[ceil(n / 8)]
+    places: Uint32Array | None = None  # uint32[sent], where these values are; with GAPS only
 
     @classmethod
     def of(cls, codes: Uint8Array) -> Index:
@@ -94,27 +85,8 @@ class Index:
         return packed[:-1]
 
 
-def index_exact(sent: Sequence[bool]) -> bytes:
-    """Return the index of the true elements, with its header: the oracle."""
-    places = [place for place, is_sent in enumerate(sent) if is_sent]
-    gaps = bytearray()
-    for place, last in zip(places, [-1, *places], strict=False):
-        gap = place - last - 1
-        while gap >= 128:
-            gaps.append(gap % 128 + 128)
-            gap //= 128
-        gaps.append(gap)
-    bitmap = sum(1 << place for place in places).to_bytes(-(-len(sent) // 8), "little")
-    takes_gaps = len(gaps) <= len(bitmap)
-    return INDEX_HEADER.pack(GAPS if takes_gaps else BITMAP, len(places)) + (bytes(gaps) if takes_gaps else bitmap)
-
-
 def read_header(body: Uint8Array, count: int) -> tuple[int, int]:
-    """Return the form of an index and how many of ``count`` values are sent.
-
-    Raises:
-        CodecError: too short, an unknown form, or more values than there are.
-    """
+    """Return the form of an index and how many of ``count`` values are sent."""
     if body.size < INDEX_HEADER.size:
         raise CodecError("payload ends before its index")
     form, sent = INDEX_HEADER.unpack_from(body.data)
@@ -124,16 +96,9 @@ def read_header(body: Uint8Array, count: int) -> tuple[int, int]:
 
 
 def scatter(index: Uint8Array, form: int, packed: Dense, dense: Dense) -> None:
-    """Write the sent values to their places.
+    """Write the k sent values to their places in ``dense``, [n] of the same type; every element is written.
 
-    Args:
-        index: the index without its header.
-        form: GAPS or BITMAP.
-        packed: uint8 or uint32[k + 1], the sent values, and one element of any value behind them.
-        dense: [n] of the same type; every element is written.
-
-    Raises:
-        CodecError: the index does not name k of n places, or is too long.
+    ``index`` has no header. ``packed`` has one element more than values: any value, which a kernel reads and drops.
     """
     sent = packed.size - 1
     if form == BITMAP:
@@ -190,13 +155,7 @@ def fill_gaps(places: Uint32Array, out: Uint8Array) -> None:
 
 @kernel
 def pack_sent(codes: Uint8Array, source: Dense, packed: Dense) -> None:
-    """Move the elements of ``source`` whose code is not 0 together.
-
-    Args:
-        codes: uint8[n].
-        source: [n] of any type.
-        packed: of that type, one element longer than the sent values.
-    """
+    """Move the elements of ``source`` whose code is not 0 together; ``packed`` has one element more than that."""
     cursor = np.uint64(0)
     for i in range(codes.size):
         packed[cursor] = source[i]

@@ -11,13 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netoffload.compiled.jit import JIT_DISABLED
-from netoffload.compressors import Compressor, Layout, State, elias, packing, registry
+from netoffload.compressors import Compressor, Layout, State, registry
 from netoffload.compressors.base import HEADER_OCTETS
 from netoffload.compressors.qsgd import NORMS, Qsgd
-from netoffload.compressors.rounding import round_exact, values_exact
-from netoffload.compressors.scalers import Scale, group_scalers_exact
+from netoffload.compressors.scalers import Scale
 from netoffload.compressors.terngrad import TernGrad
 from netoffload.errors import CodecError, UsageError
+from tests.compressors.oracles import (
+    elias_exact,
+    group_scalers_exact,
+    levels_exact,
+    pack_exact,
+    pack_trits_exact,
+    round_exact,
+)
 from tests.shared.example_counts import examples
 
 STOCHASTIC = (
@@ -84,7 +91,7 @@ def oracle_payload(compressor: Compressor, values: np.ndarray, state: State) -> 
         scalers = group_scalers_exact(coded, bounds, Scale.LARGEST, compressor.clip_factor)
         codes = round_exact(coded, bounds, scalers, np.ones_like(scalers), state.key())
         trits = np.where(codes > 0, codes - 1, 0)
-        stream = packing.pack_exact(codes, 2) if compressor.packing == "bits" else packing.pack_trits_exact(trits)
+        stream = pack_exact(codes, 2) if compressor.packing == "bits" else pack_trits_exact(trits)
         return header + scalers.tobytes() + stream + values[ternary.count :].tobytes()
     assert isinstance(compressor, Qsgd)
     bounds = state.layout.groups(compressor.bucket)
@@ -97,15 +104,14 @@ def oracle_payload(compressor: Compressor, values: np.ndarray, state: State) -> 
     if (levels > 32767).any():
         head += struct.pack("<I", large.size) + large.astype("<u4").tobytes() + exact.tobytes()
     if compressor.coding != "fixed":
-        return head + elias.encode_exact(codes, compressor.coding)
+        return head + elias_exact(codes, compressor.coding)
     tops = levels
     if compressor.norm == "l2":
         largest = group_scalers_exact(values, bounds, Scale.LARGEST)
         tops = np.minimum(largest / np.where(scalers > 0, scalers, np.float32(1)) * levels, levels)
     widths = [int(np.ceil(max(top, 1))).bit_length() + 1 if c > 0 else 0 for top, c in zip(tops, scalers, strict=True)]
     streams = [
-        packing.pack_exact(codes[first:last], width)
-        for first, last, width in zip(bounds[:-1], bounds[1:], widths, strict=True)
+        pack_exact(codes[first:last], width) for first, last, width in zip(bounds[:-1], bounds[1:], widths, strict=True)
     ]
     return head + (bytes(widths) if compressor.norm == "l2" else b"") + b"".join(streams)
 
@@ -118,13 +124,13 @@ def oracle_values(compressor: Compressor, values: np.ndarray, state: State) -> n
         bounds, coded = ternary.groups(compressor.bucket), values[: ternary.count]
         scalers = group_scalers_exact(coded, bounds, Scale.LARGEST, compressor.clip_factor)
         ones = np.ones_like(scalers)
-        made = values_exact(round_exact(coded, bounds, scalers, ones, state.key()), bounds, scalers, ones)
+        made = levels_exact(round_exact(coded, bounds, scalers, ones, state.key()), bounds, scalers, ones)
         return np.concatenate((made, values[ternary.count :]))
     assert isinstance(compressor, Qsgd)
     bounds = state.layout.groups(compressor.bucket)
     levels, scalers = compressor.levels_of(bounds), group_scalers_exact(values, bounds, NORMS[compressor.norm])
     rest, large = without_large(values, state.layout, compressor)
-    made = values_exact(round_exact(rest, bounds, scalers, levels, state.key()), bounds, scalers, levels)
+    made = levels_exact(round_exact(rest, bounds, scalers, levels, state.key()), bounds, scalers, levels)
     made[large] = values[large]
     return made
 
