@@ -154,11 +154,11 @@ class RememberingReducer(GradientReducer):
     _residuals: Unsent | BucketStates
 
     def memory(self) -> Memory:
-        """See :meth:`Method.memory`."""
+        """See :meth:`GradientReducer.memory`."""
         return self._residuals.memory()
 
     def remember(self, memory: Memory) -> None:
-        """See :meth:`Method.remember`."""
+        """See :meth:`GradientReducer.remember`."""
         self._residuals.remember(memory)
 
     def rescale(self, factors: Mapping[int, float]) -> None:

@@ -55,11 +55,11 @@ class RingReducer(RememberingReducer):
         self._residuals: Unsent = Unsent(member.layout)
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
-        """See :meth:`GradientReducer.reduce`."""
+        """See :meth:`~netoffload.methods.base.GradientReducer.reduce`."""
         return self._summed(gradient, bucket, ring_allreduce)
 
     def reduce_met(self, gradient: Float32Array, bucket: Bucket) -> Float32Array:
-        """See :meth:`GradientReducer.reduce_met`; groups meet all the same."""
+        """See :meth:`~netoffload.methods.base.GradientReducer.reduce_met`; groups meet all the same."""
         return self._summed(gradient, bucket, met_allreduce)
 
     def _summed(self, gradient: Float32Array, bucket: Bucket | None, allreduce: Callable[..., None]) -> Float32Array:

@@ -106,11 +106,11 @@ class PayloadRingReducer(GradientReducer):
         return gradient
 
     def memory(self) -> Memory:
-        """See :meth:`Method.memory`; without residuals the number of steps is all that a state has."""
+        """See :meth:`GradientReducer.memory`; without residuals the number of steps is all that a state has."""
         return {"steps": [(bucket, [state.step for state in states]) for bucket, states in self._states.items()]}
 
     def remember(self, memory: Memory) -> None:
-        """See :meth:`Method.remember`."""
+        """See :meth:`GradientReducer.remember`."""
         self._states.clear()
         for bucket, steps in memory["steps"]:
             for state, step in zip(self.states_of(bucket and tuple(bucket)), steps, strict=True):
