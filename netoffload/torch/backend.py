@@ -4,8 +4,8 @@ A process group is a data plane (``netoffload.transport``); the ranks find each 
 connections have no tag, so no NIC compresses them, and all values stay exact. A group made with ``BackendOptions`` has
 a second plane, which compresses float32. Long float32 sums and averages use the second plane.
 
-Files: ``backend_group`` (the calls), ``backend_work`` (calls under way), ``backend_reductions`` and ``backend_words``
-(tensors as vectors), ``backend_scale`` (the scale of a compressed sum).
+Files: ``backend_group`` (the calls), ``backend_work`` (calls under way), ``backend_reductions`` (sums and what else
+takes every rank's values), ``backend_words`` (tensors as vectors).
 """
 
 from __future__ import annotations
@@ -31,13 +31,8 @@ BackendOptions = Options
 def create(options: Any, asked: Any) -> NetOffloadGroup:
     """Make a process group; torch calls this on all of its ranks.
 
-    Args:
-        options: torch's options, with store, rank, size, timeout and the global ranks.
-        asked: an :class:`~netoffload.torch.options.Options`; None: the options in the environment.
-
-    Raises:
-        UsageError: ``asked`` has another type, or impossible values.
-        DistBackendError: a rank did not come within the time limit, or could not connect.
+    ``options`` are torch's, with store, rank, size, timeout and the global ranks. ``asked`` is the caller's
+    ``pg_options``; None: the options in the environment.
     """
     if asked is not None and not isinstance(asked, Options):
         raise UsageError(f"pg_options of the netoffload backend must be BackendOptions, not {type(asked).__name__}")

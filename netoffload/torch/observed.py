@@ -42,17 +42,13 @@ class _Enough(BaseException):
 
 @dataclass
 class Observed:
-    """What a script did.
+    """What a script did."""
 
-    Attributes:
-        layer_sizes: floats of each parameter that learns, in the order of the optimizer's groups.
-        times_s: from one optimizer step to the next.
-        gradients: the latest, float32[n] each.
-    """
-
-    layer_sizes: tuple[int, ...] = ()
-    times_s: list[float] = field(default_factory=list)
-    gradients: deque[Float32Array] = field(default_factory=lambda: deque(maxlen=VECTORS_KEPT))
+    layer_sizes: tuple[int, ...] = ()  # floats of each parameter that learns, in the order of the optimizer's groups
+    times_s: list[float] = field(default_factory=list)  # from one optimizer step to the next
+    gradients: deque[Float32Array] = field(
+        default_factory=lambda: deque(maxlen=VECTORS_KEPT)
+    )  # the latest, float32[n] each
 
 
 class _Observer:
@@ -95,14 +91,9 @@ def _flat(parameter: torch.Tensor) -> Float32Array:
 
 
 def observe(argv: Sequence[str], steps: int) -> Observed:
-    """Run a script until its optimizer has made some steps; its standard output goes to standard error.
+    """Run a script, a Python file with its arguments, until its optimizer has made some steps; it may end earlier.
 
-    Args:
-        argv: a Python file and its arguments.
-        steps: after which the script ends; a script may end earlier.
-
-    Raises:
-        UsageError: there is no such file, the script failed, or it made fewer than 2 steps.
+    Its standard output goes to standard error.
     """
     script = argv[0]
     if not os.path.isfile(script):

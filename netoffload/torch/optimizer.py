@@ -66,7 +66,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         backward_passes_per_step: int = 1,
         bucket_octets: int = BUCKET_OCTETS,
     ) -> None:
-        """Wait for gradients."""
         self.optimizer = optimizer
         self.compression = state or CompressionState(named_parameters=named_parameters)
         parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
@@ -120,9 +119,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Only needed after fewer backward passes than ``backward_passes_per_step``, before gradients are clipped or
         unscaled; :meth:`step` calls it.
-
-        Raises:
-            CollectiveError: a rank is lost, or ranks disagree.
         """
         if self._is_synchronised:
             return
@@ -139,14 +135,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._is_synchronised = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Wait for the means, and take a step.
-
-        Args:
-            closure: evaluates the model anew, backward included, and returns the loss.
-
-        Raises:
-            CollectiveError: a rank is lost, or ranks disagree.
-        """
+        """Wait for the means, and take a step; ``closure`` includes backward, and returns the loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -175,11 +164,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.optimizer.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse, because the buckets are cut already.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Refuse, because the buckets are cut already."""
         raise NotImplementedError("add parameter groups to the optimizer before DistributedOptimizer wraps it")
 
     def _begin(self) -> None:
@@ -227,15 +212,9 @@ def broadcast_parameters(
 ) -> None:
     """Give all ranks the root's tensors, exact, in place; collective.
 
-    Args:
-        parameters: ``model.state_dict()`` or ``model.named_parameters()``: tensors of any type, of the same names,
-            sizes and types on all ranks. Values that are not tensors are left alone.
-        root: the rank whose tensors all ranks get.
-        state: the state whose connections to use; None: connect for this call.
-        group: the ranks, if ``state`` is None.
-
-    Raises:
-        CollectiveError: ranks disagree on the root or on the number of octets, or a rank is lost.
+    ``parameters`` are ``model.state_dict()`` or ``model.named_parameters()``: tensors of any type, of the same names,
+    sizes and types on all ranks. Values that are not tensors are left alone. Without the ``state`` whose connections to
+    use, the ranks of ``group`` connect for this call.
     """
     named = parameters.items() if isinstance(parameters, Mapping) else parameters
     tensors = [value.detach() for _, value in named if isinstance(value, torch.Tensor)]
@@ -256,16 +235,8 @@ def broadcast_optimizer_state(
 ) -> None:
     """Give all ranks the root's optimizer state (momentum, steps, learning rates), for example of a checkpoint.
 
-    Collective. The other ranks' optimizers may be new.
-
-    Args:
-        optimizer: an optimizer of the same class and parameters on all ranks, wrapped or not.
-        root: the rank whose state all ranks get.
-        state: the state whose connections to use; None: connect for this call.
-        group: the ranks, if ``state`` is None.
-
-    Raises:
-        CollectiveError: ranks disagree on the root, or a rank is lost.
+    Collective. The other ranks' optimizers may be new, of the same class and parameters, wrapped or not. Connections
+    are those of :func:`broadcast_parameters`.
     """
     saved = io.BytesIO()
     torch.save(optimizer.state_dict(), saved)

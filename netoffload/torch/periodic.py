@@ -71,9 +71,6 @@ class Periodic:
         method: psgd, rsgd, pqasgd (with parameters as for ``netoffload train``: ``pqasgd:levels=15``), or changes.
         outer: an optimizer on the mean change, which makes it DiLoCo; not with ``rsgd``.
         state: how changes travel; None: a state with the default options.
-
-    Raises:
-        UsageError: the method is unknown, or takes no outer optimizer; or ``every`` is less than one.
     """
 
     def __init__(
@@ -86,7 +83,6 @@ class Periodic:
         outer: Outer | None = None,
         state: CompressionState | None = None,
     ) -> None:
-        """Connect nothing yet."""
         name, _, items = method.partition(":")
         check_choice("method", name, METHODS)
         if outer is not None and name == "rsgd":
@@ -107,11 +103,7 @@ class Periodic:
         self._asked = {"every": every, "method": method, "outer": None if outer is None else str(outer)}
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take the optimizer's step, and average if it is time; all ranks call it together.
-
-        Raises:
-            CollectiveError: a rank is lost, or ranks disagree.
-        """
+        """Take the optimizer's step, and average if it is time; all ranks call it together."""
         loss = self.optimizer.step(closure) if closure is not None else self.optimizer.step()
         self._steps += 1
         self.state.count(self._flat.nbytes, is_last=True)
@@ -141,11 +133,7 @@ class Periodic:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned on this rank.
-
-        Raises:
-            UsageError: the state belongs to another model.
-        """
+        """Take over what :meth:`state_dict` returned on this rank."""
         flat = np.frombuffer(state["synchronised"], np.float32)
         if flat.shape != self._flat.shape:
             raise UsageError(f"the state belongs to a model of {flat.size} parameters, this one has {self._flat.size}")

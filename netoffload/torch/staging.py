@@ -21,17 +21,9 @@ TYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class Staged:
-    """One tensor under way.
-
-    Args:
-        tensor: a contiguous tensor of any shape; its device must not write to it until :meth:`put_back`.
-
-    Raises:
-        UsageError: its type cannot be summed.
-    """
+    """One contiguous tensor under way; its device must not write to it until :meth:`put_back`."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        """Begin to copy, if there is something to copy."""
         _check_type(tensor)
         self.tensor = tensor.detach()
         self._copied: torch.cuda.Event | None = None
@@ -73,19 +65,11 @@ class Staged:
 
 
 class StagedSparse:
-    """One sparse tensor under way, on the CPU.
-
-    Args:
-        tensor: a sparse COO tensor of any shape.
-
-    Raises:
-        UsageError: its type cannot be summed, or it is on another device.
-    """
+    """One sparse COO tensor under way, on the CPU."""
 
     devices: list[torch.device] | None = None
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        """Add up what has the same indices."""
         _check_type(tensor)
         if tensor.device.type != "cpu" or tensor.layout is not torch.sparse_coo:
             raise UsageError(
