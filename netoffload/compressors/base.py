@@ -2,14 +2,6 @@
 
 A method defines :meth:`Compressor._encode`, :meth:`Compressor._decode` and :meth:`Compressor._size`. This file has all
 that the methods share: the header, the refusal of values that are not finite, error feedback, the step.
-
-Header, 8 octets, little-endian::
-
-    0  magic 0xC7
-    1  version 1
-    2  method id
-    3  flags          parameters of the method that change the meaning of the body
-    4  count          number of floats, 32 bits
 """
 
 from __future__ import annotations
@@ -33,7 +25,7 @@ from netoffload.errors import CodecError, UsageError
 
 MAGIC: Final = 0xC7
 VERSION: Final = 1
-HEADER: Final = struct.Struct("<BBBBI")
+HEADER: Final = struct.Struct("<BBBBI")  # magic, version, method id, flags, count of floats
 HEADER_OCTETS: Final = HEADER.size
 
 INFINITY_WORD: Final = 0x7F800000

@@ -7,13 +7,10 @@
 - ``norm=offset``: the type's numbers are multiplied by 10^offset, and no scaler travels. The paper does so for
   ``static`` and ``mantissa``, with 10^1, and 10^2 for N(0, 10^2). Larger values become the largest number.
 
-The names ``8bit-dynamic``, ``8bit-linear``, ``8bit-static`` and ``8bit-mantissa`` stand for the paper's combinations,
-with 10^1. The division, the comparison with the middle between two numbers and the multiplication are IEEE 754 float32
-operations, rounded to nearest, so that every machine agrees.
+The division, the comparison with the middle between two numbers and the multiplication are IEEE 754 float32 operations,
+rounded to nearest, so that every machine agrees.
 
-Body: scalers, float32 per group (``norm=max`` only) | octets, one per float. Flags: type in the low two bits, bit 2 for
-``norm=offset``, and the offset plus 16 in the high bits modulo 32. A decoder refuses a scaler that is negative or not
-finite, and forbidden octets.
+Body: scalers, float32 per group (``norm=max`` only) | octets, one per float.
 
 The nearest of 128 numbers is found without a search. A float's exponent and the first seven bits of its mantissa are
 its cell. A table has the rank of the cell's first float, and one comparison with that rank's limit decides whether this

@@ -1,12 +1,10 @@
 """``general``: general-purpose compressors for comparison: lz4, snappy, zstd (level 1) and zfp.
 
-The first three are lossless; a gradient's mantissas are noise to them. zfp (P. Lindstrom, 2014) is lossy with an
-absolute tolerance, 2^-bound; the error of some floats is 1.4 times that (``netoffload bench codec``). The packages are
-optional: ``pip install 'netoffload[bench]'``.
+zfp (P. Lindstrom, 2014) has an absolute tolerance, 2^-bound; the error of some floats is 1.4 times that (``netoffload
+bench codec``). The packages are optional: ``pip install 'netoffload[bench]'``.
 
 Body, lossless: the library's block. Body of zfp: length of the stream, 32 bits | the stream without a header; the
-length is needed because zfp does not notice a truncated stream. Flags: library in the low two bits, bound - 1 in the
-bits above, with zfp.
+length is needed because zfp does not notice a truncated stream.
 """
 
 from __future__ import annotations

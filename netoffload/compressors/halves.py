@@ -6,8 +6,6 @@
 A value that would round to infinity (from 65,520 on, or from (2 - 2^-8) 2^127 on) is refused; it is neither sent as
 infinity nor reduced to the largest number. With such a gradient a run has gone wrong, or needs ``bf16``. An infinity or
 NaN from a peer is refused too: no encoder makes one.
-
-Body: 16 bits per float. Flags: 0 is fp16, 1 is bf16.
 """
 
 from __future__ import annotations

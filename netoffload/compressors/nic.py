@@ -3,8 +3,8 @@
 ``none``  the floats themselves: the baseline of every comparison. Body: 4 n octets.
 
 ``nic``   the octets that a netoffload NIC would put on the wire for this vector, without the NIC (INCEPTIONN,
-Algorithms 2 and 3, and the other codecs of ``netoffload.codec``). Flags: codec id, bound - 1. Body: the bursts or
-groups. The codecs take NaN and infinities, but a compressor refuses them.
+Algorithms 2 and 3, and the other codecs of ``netoffload.codec``). The codecs take NaN and infinities, but a compressor
+refuses them.
 """
 
 from __future__ import annotations

@@ -2,33 +2,21 @@
 
 A value v of a group becomes sign(v) * (l / s) * c. The level l is drawn so that the mean is v (``rounding``; QSGD 3.1,
 Jiang and Agrawal, Eq. 18). c is the group's Euclidean length (``norm=l2``, for which the bounds on the variance are
-proved) or its largest magnitude (``norm=max``, as in QSGD's experiments). A group is a layer, or a bucket of values
-inside a layer.
+proved) or its largest magnitude (``norm=max``, as in QSGD's experiments).
 
-The number of levels (Jiang and Agrawal, NeurIPS 2018, 3.3 and 4), with N values in a group, m samples in a worker's
-batch, and p iterations between exchanges: the variance ratio of Eq. 13 is at most min(N / (4 s^2), sqrt(N) / s), so
+The rules for s are those of Jiang and Agrawal (NeurIPS 2018, 3.3 and 4): the variance ratio of Eq. 13 is at most
+min(N / (4 s^2), sqrt(N) / s). docs/design/compressors.md has rules and octets.
 
-========  ================  =======================================================================
-rule      s                 keeps the convergence rate of uncompressed SGD
-========  ================  =======================================================================
-given     ``levels``        --
-n         sqrt(N) / 2       with training data shared by all workers (q <= 1)
-mn        sqrt(m N) / 2     with training data partitioned among the workers (q <= 1/m)
-mpn       sqrt(m p N) / 2   the same, exchanging once every p iterations (PQASGD, q <= 1/(m p))
-========  ================  =======================================================================
-
-s need not be an integer, and is at least 1. The highest level in use is s times the largest magnitude over c, rounded
-up; it determines the bits of a code, its ceil(log2) and a sign. With norm=l2 it is far less than s, and with
-s = |v|_2 / |v|_inf it is 1: TernGrad. A code has 16 bits, so the highest level that travels is 32767. VGG-16's fc6
-needs s = 81,097 (N = 102.8 million, m = 256). Values above level 32767 travel as float32; with norm=l2 there are at
-most (s / 32767)^2 of them per group. With norm=max there is no such limit, so an s above 32767 is refused.
+The highest level in use is s times the largest magnitude over c, rounded up. With norm=l2 it is far less than s, and
+with s = |v|_2 / |v|_inf it is 1: TernGrad. A code has 16 bits, so the highest level that travels is 32767. Values above
+it travel as float32; with norm=l2 there are at most (s / 32767)^2 of them per group. With norm=max there is no such
+limit, so an s above 32767 is refused.
 
 Body::
 
-    s         float32: s of the first group; a decoder with another s refuses the payload
+    s         float32: s of the first group
     scalers   float32 per group: c
-    large     only if some s is above 32767: number of values above level 32767 (32 bits), their indices (32 bits
-              each, ascending), the values (float32 each); their codes are 0
+    large     only if some s is above 32767: number of values above that level (32 bits), indices (32 bits each), values
     widths    8 bits per group: bits of its codes; only for coding=fixed and norm=l2, as norm=max has them from s
     codes     level << 1 | sign, the groups' streams one after the other, each of whole octets; no octets for a group
               with scaler 0; or one Elias stream (``elias``) of all values

@@ -34,7 +34,6 @@ METHODS: Final[tuple[type[Compressor], ...]] = (
     Half,
     General,
 )
-"""Every method; one line each."""
 
 ALIASES: Final[dict[str, str]] = {
     "inceptionn": "nic:codec=inceptionn",
@@ -57,14 +56,7 @@ ALIASES: Final[dict[str, str]] = {
 """Names in papers and their text forms here; further parameters may follow such a name."""
 
 
-def _table() -> dict[str, type[Compressor]]:
-    table = {method.name: method for method in METHODS}
-    if len(table) != len(METHODS) or len({method.method_id for method in METHODS}) != len(METHODS):
-        raise UsageError("a compressor's name or method id is registered twice")
-    return table
-
-
-_BY_NAME: Final = _table()
+_BY_NAME: Final = {method.name: method for method in METHODS}
 
 
 def names() -> tuple[str, ...]:

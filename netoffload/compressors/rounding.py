@@ -65,7 +65,7 @@ def round_to_levels(
 def values_of_levels(
     codes: Uint16Array, bounds: Int64Array, scalers: Float32Array, levels: Float32Array, values: Float32Array
 ) -> int:
-    """Write the value of every code to ``values``, float32[n]; return how many codes are invalid.
+    """Write the value of every code, float32[n]; return how many codes are invalid.
 
     Invalid are a sign without a level, a level above the group's s rounded up, and codes other than 0 with scaler 0.
     """

@@ -1,10 +1,9 @@
 """TernGrad (Wen et al., NIPS 2017): every gradient value becomes -1, 0 or +1 times a scaler.
 
 Eq. 1, 2: value v of a group with scaler s becomes s * sign(v) with probability |v| / s, else 0; its mean is v. This is
-rounding to one level (``rounding``). Section 3.3: a scaler per layer, or per ``bucket`` of values inside a layer. The
-scaler is the group's largest magnitude, or c standard deviations if that is less (Eq. 9, c = 2.5). Larger values are
-clipped, which is the only bias. The last layer may travel as float32 (section 4.2): ``exempt`` counts entries of the
-layout, so a layer with weights and biases counts as two.
+rounding to one level (``rounding``). The scaler is the group's largest magnitude, or c standard deviations if that is
+less (Eq. 9). Larger values are clipped, which is the only bias. The last layer may travel as float32 (section 4.2):
+``exempt`` counts entries of the layout, so a layer with weights and biases counts as two.
 
 Body::
 
@@ -13,9 +12,8 @@ Body::
     exempt    float32 per value of the exempt layers
 
 **Scaler sharing** (section 3.1): each worker computes :meth:`TernGrad.scalers`. The largest of each scaler over all
-workers goes to :meth:`TernGrad.encode_shared`, which first clips at the worker's own scaler. Then a sum of N ternary
-vectors has 2 N + 1 levels, and the server can send it back in few bits instead of parameters (**parameter
-localisation**): :class:`TernarySum`. Workers keep their own parameters.
+workers goes to :meth:`TernGrad.encode_shared`. Then a sum of N ternary vectors has 2 N + 1 levels, and the server can
+send it back in few bits instead of parameters (**parameter localisation**): :class:`TernarySum`.
 """
 
 from __future__ import annotations

@@ -11,23 +11,15 @@ method   sent where |x| >= T        stays                        on the wire, pe
 ``qgt``  m T, m = trunc(x / T)      x - m T                      1 octet: sign in bit 7, |m| in bits 0-6
 =======  =========================  ===========================  ==========================================
 
-Values below the threshold stay whole. The paper's text says "greater than T", its algorithms "at least"; this module
-follows the algorithms.
+docs/design/compressors.md says where algorithm (c) differs from what is printed. An octet with |m| = 0 is refused.
 
-Algorithm (c) as printed takes min(m, 255), where m is already a *multiple* of T and not the number of multiples. It
-also rounds down, which for a negative gradient is away from 0. The text shows the intention: the number of multiples is
-sent, it fits an octet, and a gradient's magnitude counts. So m is rounded towards 0. Because an octet must carry the
-sign too, |m| is at most 127, not 255; the rest stays. An octet with |m| = 0 is never sent, and refused.
+**gradient + old residual == sent + new residual**, as real numbers and so also in float32 arithmetic, for every
+|x| < 4096 T (``wgt``: for every x). The left side is one float32 addition per value; its result is x. T has at most 12
+significant bits: a threshold is rounded to this. So every multiple up to 127 T is a float32, and so is the residual.
+From 4096 T on, the residual is the float32 nearest to x minus the sent value. 0 and -0 count as equal.
 
-**gradient + old residual == sent + new residual.** The left side is one float32 addition per value, rounded to nearest
-like all additions of a gradient; its result is x. Then sent + residual is exactly x, as real numbers and so also in
-float32 arithmetic, for every |x| < 4096 T (``wgt``: for every x). The reason is that T has at most 12 significant bits:
-a threshold is rounded to this, by at most 0.025 %. So every multiple up to 127 T is a float32, and so is the residual.
-From 4096 T on, the residual is the float32 nearest to x minus the sent value, and at most 2^-24 of |x| is lost. 0 and
--0 count as equal.
-
-Body: thresholds, float32 | index (``sparse``) | values, in order: floats, octets, or bits from bit 0 on, ceil(k / 8)
-octets. There is one threshold, or one per layer; a decoder refuses a payload with other thresholds than its own.
+Body: thresholds, float32 | index (``sparse``) | values, in order: floats, octets, or bits from bit 0 on. There is one
+threshold, or one per layer; a decoder refuses a payload with other thresholds than its own.
 """
 
 from __future__ import annotations

@@ -23,10 +23,9 @@ import torch
 import torch.distributed as dist
 
 from netoffload.collectives import broadcast
-from netoffload.compiled.arrays import Uint8Array
 from netoffload.torch.staging import Staged
 from netoffload.torch.state import CompressionState
-from netoffload.transport import DataPlane, Request
+from netoffload.transport import Request
 
 BUCKET_OCTETS: Final = 25 * 1024 * 1024
 """Octets of float32 gradients that travel together: DDP's default."""
@@ -83,7 +82,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             one.register_post_accumulate_grad_hook(self._arrived)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped optimizer, such as its hooks: ``Optimizer.__init__`` did not run here."""
+        """Return what ``Optimizer.__init__`` would have set, which did not run here: hooks, groups, state."""
         if name == "optimizer":  # not set yet
             raise AttributeError(name)
         return getattr(self.optimizer, name)
@@ -96,22 +95,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             backward_passes_per_step=self._passes,
             bucket_octets=self._bucket_octets,
         )
-
-    # ``Optimizer`` has these as plain attributes, which schedulers read.
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The wrapped optimizer's groups."""
-        return self.optimizer.param_groups
-
-    @property
-    def state(self) -> Mapping[torch.Tensor, Any]:  # type: ignore[override]
-        """The wrapped optimizer's state."""
-        return self.optimizer.state
-
-    @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """The wrapped optimizer's defaults."""
-        return self.optimizer.defaults
 
     @torch.no_grad()
     def synchronize(self) -> None:
@@ -219,9 +202,11 @@ def broadcast_parameters(
     named = parameters.items() if isinstance(parameters, Mapping) else parameters
     tensors = [value.detach() for _, value in named if isinstance(value, torch.Tensor)]
     octets = [tensor.cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
+    # Untagged connections carry whole words of any content.
     whole = torch.cat([*octets, torch.zeros(-sum(map(len, octets)) % 4, dtype=torch.uint8)])
+    words = whole.numpy().view(np.float32)
     with _connected(state, group) as one:
-        one.run(lambda plane: _broadcast(plane, whole.numpy(), root))
+        one.run(lambda plane: broadcast(plane.exchange, words, root=root, tagged=False))
     for tensor, own, end in zip(tensors, octets, itertools.accumulate(map(len, octets)), strict=True):
         tensor.copy_(whole[end - len(own) : end].view(tensor.dtype).reshape(tensor.shape))
 
@@ -240,22 +225,16 @@ def broadcast_optimizer_state(
     """
     saved = io.BytesIO()
     torch.save(optimizer.state_dict(), saved)
-
-    def exchange(plane: DataPlane) -> bytes:
-        is_root = plane.exchange.rank == root
-        own = saved.getvalue() if is_root else b""
-        length = np.array([len(own)], np.uint64)
-        _broadcast(plane, length.view(np.uint8), root)
-        whole = np.zeros(int(length[0]) + -int(length[0]) % 4, np.uint8)
-        whole[: len(own)] = np.frombuffer(own, np.uint8)
-        _broadcast(plane, whole, root)
-        return whole[: int(length[0])].tobytes()
-
     with _connected(state, group) as one:
-        theirs = one.run(exchange)
         is_root = one.connected().plane.exchange.rank == root
+        octets = torch.frombuffer(saved.getbuffer(), dtype=torch.uint8)
+        length = torch.tensor([len(octets)])
+        broadcast_parameters([("length", length)], root, state=one)
+        if not is_root:
+            octets = torch.empty(int(length), dtype=torch.uint8)
+        broadcast_parameters([("state", octets)], root, state=one)
     if not is_root:
-        optimizer.load_state_dict(torch.load(io.BytesIO(theirs), weights_only=True))
+        optimizer.load_state_dict(torch.load(io.BytesIO(octets.numpy().tobytes()), weights_only=True))
 
 
 @contextlib.contextmanager
@@ -266,11 +245,6 @@ def _connected(state: CompressionState | None, group: dist.ProcessGroup | None) 
         return
     with contextlib.closing(CompressionState(group, offload="off")) as own:
         yield own
-
-
-def _broadcast(plane: DataPlane, octets: Uint8Array, root: int) -> None:
-    """Replace uint8[4 n] by the root's."""
-    broadcast(plane.exchange, octets.view(np.float32), root=root, tagged=False)
 
 
 def _cut(parameters: list[torch.Tensor], limit_octets: int) -> list[list[torch.Tensor]]:
