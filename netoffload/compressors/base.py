@@ -1,7 +1,7 @@
 """A compressor: parameters that never change, a state that changes with each call, and payloads with one header.
 
-A method defines :meth:`Compressor._encode`, :meth:`Compressor._decode` and :meth:`Compressor._size`. This file has all
-that the methods share: the header, the refusal of values that are not finite, error feedback, the step.
+A method defines :meth:`Compressor._encode` and :meth:`Compressor._decode`. This file has all that the methods share:
+the header, the refusal of values that are not finite, error feedback, the step.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Compressor(abc.ABC):
 
     def wire_size(self, values: Float32Array, state: State) -> int:
         """Return len(encode(values, state)) without changing the state."""
-        return HEADER_OCTETS + self._size(self._source(values, state), state)
+        return self._encode(self._source(values, state), state).size
 
     @abc.abstractmethod
     def _encode(self, values: Float32Array, state: State) -> Uint8Array:
@@ -155,10 +155,6 @@ class Compressor(abc.ABC):
     @abc.abstractmethod
     def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
         """Return the values of the body behind a checked header; CodecError if ``_encode`` cannot have made it."""
-
-    @abc.abstractmethod
-    def _size(self, values: Float32Array, state: State) -> int:
-        """Return the length of the body for finite values, without changing the state."""
 
     def _source(self, values: Float32Array, state: State) -> Float32Array:
         """Return the values to encode: finite, of the right type and length, with the residual added."""

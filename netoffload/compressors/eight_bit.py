@@ -107,9 +107,6 @@ class EightBit(Compressor):
             raise CodecError(f"octet {first}, {octets[first]:#04x}, is not of the type {self.type}")
         return values
 
-    def _size(self, values: Float32Array, state: State) -> int:
-        return self._body_octets(state.layout)
-
     def _groups(self, layout: Layout) -> Int64Array:
         return layout.groups(self.bucket) if self.norm == "max" else np.array([0, layout.count], np.int64)
 

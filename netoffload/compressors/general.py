@@ -69,9 +69,6 @@ class General(Compressor):
             raise CodecError(f"zfp payload of {body.size} octets is not as long as it states")
         return libraries.decompress(self.library, body[self._ahead :], layout.count, self.bound)
 
-    def _size(self, values: Float32Array, state: State) -> int:
-        return self._ahead + libraries.compress(self.library, values, self.bound).size
-
     @property
     def _ahead(self) -> int:
         return _LENGTH.size if self._has_length else 0

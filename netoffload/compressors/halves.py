@@ -100,13 +100,6 @@ class Half(Compressor):
             raise CodecError(f"value {int(np.flatnonzero(halves & mask == mask)[0])} of the payload is not finite")
         return values
 
-    def _size(self, values: Float32Array, state: State) -> int:
-        if (largest := largest_word(values.view(np.uint32))) >= OVERFLOWS[self.format]:
-            raise UsageError(
-                f"a value of magnitude {np.uint32(largest).view(np.float32)} is too large for {self.format}"
-            )
-        return 2 * values.size
-
 
 @kernel
 def encode_bf16(words: Uint32Array, halves: Uint16Array) -> None:

@@ -40,9 +40,6 @@ class NoCompression(Compressor):
             raise CodecError(f"payload of {body.size} octets does not hold {layout.count} floats")
         return np.frombuffer(body, np.float32).copy()
 
-    def _size(self, values: Float32Array, state: State) -> int:
-        return values.nbytes
-
 
 @dataclass(frozen=True)
 class Nic(Compressor):
@@ -74,6 +71,3 @@ class Nic(Compressor):
 
     def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
         return codecs.get(self.codec).decode(body, layout.count, self.bound)
-
-    def _size(self, values: Float32Array, state: State) -> int:
-        return codecs.get(self.codec).encode(values, self.bound).size

@@ -157,16 +157,6 @@ class Qsgd(Compressor):
         values[indices] = large
         return values
 
-    def _size(self, values: Float32Array, state: State) -> int:
-        bounds, scalers, levels = self._groups(values, state.layout)
-        values, large = _without_large(values, bounds, scalers, levels)
-        head = _S_OCTETS + scalers.nbytes + large.size
-        if self.coding != "fixed":
-            codes = _rounded(values, bounds, scalers, levels, state.key())
-            return head - (-elias.stream_bits(codes, self.coding) // 8)
-        widths = self._widths(values, bounds, scalers, levels)
-        return head + (widths.size if self.norm == "l2" else 0) + _streams_octets(bounds, widths)
-
     def _groups(self, values: Float32Array, layout: Layout) -> tuple[Bounds, Float32Array, Float32Array]:
         """Return (limits of groups, c, s)."""
         bounds = layout.groups(self.bucket)

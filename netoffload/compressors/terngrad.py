@@ -177,9 +177,6 @@ class TernGrad(Compressor):
     def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
         return self.values_of(*self.split(body, layout), layout)
 
-    def _size(self, values: Float32Array, state: State) -> int:
-        return self.body(state.layout).octets
-
     def _payload(self, values: Float32Array, scalers: Float32Array, state: State) -> Uint8Array:
         parts = self.body(state.layout)
         codes = np.empty(parts.count, np.uint16)
@@ -253,10 +250,6 @@ class TernarySum:
             raise CodecError("payload has an exempt layer that is not finite")
         mean = (sums.astype(np.int32) - self.workers).astype(np.float32) / np.float32(self.workers)
         return np.concatenate((mean * np.repeat(scalers, np.diff(parts.bounds)), rest))
-
-    def wire_size(self, layout: Layout) -> int:
-        """Return the octets of every payload for this layout."""
-        return HEADER_OCTETS + self._body(layout).octets
 
     def _body(self, layout: Layout) -> _Body:
         return self.uplink.body(layout, self.width)

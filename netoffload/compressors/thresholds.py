@@ -158,10 +158,6 @@ class Threshold(Compressor):
             raise CodecError(f"payload ends before its {sent} values")
         return self._unpack(body[values_at:], sent, body[sparse.INDEX_HEADER.size : values_at], form, layout)
 
-    def _size(self, values: Float32Array, state: State) -> int:
-        index = sparse.Index.of(self._codes(values, state.layout))
-        return self.thresholds(state.layout).nbytes + index.octets + self._values_octets(index.sent)
-
 
 @kernel
 def reach(values: Float32Array, threshold: np.float32, codes: Uint8Array) -> None:
