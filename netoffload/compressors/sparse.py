@@ -37,6 +37,7 @@ Dense = TypeVar("Dense", Uint8Array, Uint32Array, Float32Array)
 
 INDEX_HEADER: Final = struct.Struct("<BI")
 MALFORMED: Final = -1
+GAP_OCTETS_MAX: Final = 5  # 32 bits in LEB128
 
 ONES: Final = np.array([octet.bit_count() for octet in range(256)], np.uint8)
 """How many bits are set in each octet."""
@@ -48,33 +49,34 @@ class Index:
 
     form: int  # GAPS or BITMAP
     sent: int  # how many values travel
-    octets: int  # length of the index on the wire, with its header
-    bitmap: Uint8Array  # uint8[ceil(n / 8)]
+    body: Uint8Array  # what follows the header
     places: Uint32Array | None = None  # uint32[sent], where these values are; with GAPS only
 
     @classmethod
     def of(cls, codes: Uint8Array) -> Index:
         """Return the index of the codes that are not 0, uint8[n]."""
-        bitmap_octets = -(-codes.size // 8)
         words = np.zeros(-(-codes.size // 64), np.uint64)
-        bitmap = words.view(np.uint8)[:bitmap_octets]
+        bitmap = words.view(np.uint8)[: -(-codes.size // 8)]
         bitmap[:] = np.packbits(codes != 0, bitorder="little")
         sent = int(np.count_nonzero(codes))
-        if sent <= bitmap_octets:  # a gap takes at least one octet
+        if sent <= bitmap.size:  # a gap takes at least one octet
             places = np.empty(sent, np.uint32)
             fill_places(words, places)
-            octets = int(gaps_octets(places))
-            if octets <= bitmap_octets:
-                return cls(GAPS, sent, INDEX_HEADER.size + octets, bitmap, places)
-        return cls(BITMAP, sent, INDEX_HEADER.size + bitmap_octets, bitmap)
+            gaps = np.empty(GAP_OCTETS_MAX * sent, np.uint8)
+            gaps = gaps[: fill_gaps(places, gaps)]
+            if gaps.size <= bitmap.size:
+                return cls(GAPS, sent, gaps, places)
+        return cls(BITMAP, sent, bitmap)
+
+    @property
+    def octets(self) -> int:
+        """Length of the index on the wire, with its header."""
+        return INDEX_HEADER.size + self.body.size
 
     def write(self, target: Uint8Array) -> None:
         """Write header and index to uint8[octets]."""
         INDEX_HEADER.pack_into(target.data, 0, self.form, self.sent)
-        if self.places is None:
-            target[INDEX_HEADER.size :] = self.bitmap
-        else:
-            fill_gaps(self.places, target[INDEX_HEADER.size :])
+        target[INDEX_HEADER.size :] = self.body
 
     def gather(self, codes: Uint8Array, source: Dense) -> Dense:
         """Return the values of ``source`` that are sent: [sent] of its type."""
@@ -124,22 +126,8 @@ def fill_places(words: Uint64Array, places: Uint32Array) -> None:
 
 
 @kernel
-def gaps_octets(places: Uint32Array) -> int:
-    """Return the octets of the gaps between places."""
-    octets = places.size
-    following = 0
-    for k in range(places.size):
-        gap = whole(places[k]) - following
-        following = whole(places[k]) + 1
-        while gap >= 128:
-            octets += 1
-            gap >>= 7
-    return octets
-
-
-@kernel
-def fill_gaps(places: Uint32Array, out: Uint8Array) -> None:
-    """Write the gaps between places to uint8[gaps_octets(places)]."""
+def fill_gaps(places: Uint32Array, out: Uint8Array) -> int:
+    """Write the gaps between places to uint8[GAP_OCTETS_MAX * sent]; return how many octets they take."""
     cursor = np.uint64(0)
     following = 0
     for k in range(places.size):
@@ -151,6 +139,7 @@ def fill_gaps(places: Uint32Array, out: Uint8Array) -> None:
             cursor += np.uint64(1)
         out[cursor] = gap
         cursor += np.uint64(1)
+    return whole(cursor)
 
 
 @kernel

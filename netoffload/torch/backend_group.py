@@ -273,8 +273,7 @@ class NetOffloadGroup(NamedGroup):
             words, own, count = Words(flat), Words(inputs), len(inputs)
 
         def call(plane: DataPlane) -> None:
-            rows = [words.spans[rank * count : (rank + 1) * count] for rank in range(self.size())]
-            spans = [Span(row[0].start, row[-1].stop) if row else Span(0, 0) for row in rows]
+            spans = words.rows(count) or [Span(0, 0)] * self.size()
             span = spans[plane.exchange.rank]
             np.copyto(words.values[span.start : span.stop], own.load())
             ring_allgather(plane.exchange, words.values, spans, tagged=False)

@@ -223,7 +223,6 @@ def sparse_sum(plane: DataPlane, tensor: Tensor) -> None:
 
 def _share(plane: DataPlane, parts: Sequence[Sequence[Tensor]]) -> None:
     """Fill the tensors ``parts[rank]`` on every rank with those of that rank; all ranks know their lengths."""
-    words, width = Words([one for row in parts for one in row]), len(parts[0])
-    rows = [words.spans[rank * width : (rank + 1) * width] for rank in range(len(parts))]
-    ring_allgather(plane.exchange, words.load(), [Span(row[0].start, row[-1].stop) for row in rows], tagged=False)
+    words = Words([one for row in parts for one in row])
+    ring_allgather(plane.exchange, words.load(), words.rows(len(parts[0])), tagged=False)
     words.store()

@@ -27,6 +27,7 @@ from netoffload.collectives.exchange import FLOAT_OCTETS, Vector
 from netoffload.collectives.schedule import Span, consecutive
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import UsageError
+from netoffload.torch.staging import lie_together
 
 ADDED_AS: Final = {
     torch.float32: torch.float32,
@@ -72,6 +73,11 @@ class Words:
         """Where each tensor is in :attr:`octets`, without what fills up its last word."""
         starts = [span.start * FLOAT_OCTETS for span in self.spans]
         return [Span(start, start + one.nbytes) for start, one in zip(starts, self._tensors, strict=True)]
+
+    def rows(self, width: int) -> list[Span]:
+        """Return where in :attr:`values` each ``width`` tensors are together: those of a rank."""
+        rows = [self.spans[first : first + width] for first in range(0, len(self.spans), width or 1)]
+        return [Span(row[0].start, row[-1].stop) for row in rows]
 
     @property
     def own_octets(self) -> Uint8Array:
@@ -178,15 +184,9 @@ def _shared(tensors: Sequence[Tensor]) -> Float32Array | None:
     """Return the memory of all tensors as one vector; None if they do not lie one after the other in whole words."""
     if not tensors or not all(map(_is_whole, tensors)):
         return None
-    first, storage = tensors[0], tensors[0].untyped_storage()
-    place = first.data_ptr()
-    if place % FLOAT_OCTETS:
+    if tensors[0].data_ptr() % FLOAT_OCTETS or not lie_together(tensors):
         return None
-    for tensor in tensors:
-        if tensor.data_ptr() != place or tensor.untyped_storage().data_ptr() != storage.data_ptr():
-            return None
-        place += tensor.nbytes
-    return octets_of_tensor(first, place - first.data_ptr()).view(np.float32)
+    return octets_of_tensor(tensors[0], sum(tensor.nbytes for tensor in tensors)).view(np.float32)
 
 
 def _is_whole(tensor: Tensor) -> bool:

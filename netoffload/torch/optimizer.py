@@ -18,12 +18,13 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from netoffload.collectives import broadcast
-from netoffload.torch.staging import Staged
+from netoffload.methods.buckets import cut
+from netoffload.torch.backend_words import Words
+from netoffload.torch.staging import Staged, lie_together
 from netoffload.torch.state import CompressionState
 from netoffload.transport import Request
 
@@ -201,14 +202,14 @@ def broadcast_parameters(
     """
     named = parameters.items() if isinstance(parameters, Mapping) else parameters
     tensors = [value.detach() for _, value in named if isinstance(value, torch.Tensor)]
-    octets = [tensor.cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
-    # Untagged connections carry whole words of any content.
-    whole = torch.cat([*octets, torch.zeros(-sum(map(len, octets)) % 4, dtype=torch.uint8)])
-    words = whole.numpy().view(np.float32)
+    here = [tensor.cpu() for tensor in tensors]  # the tensors themselves, if they are there already
+    words = Words(here)
     with _connected(state, group) as one:
-        one.run(lambda plane: broadcast(plane.exchange, words, root=root, tagged=False))
-    for tensor, own, end in zip(tensors, octets, itertools.accumulate(map(len, octets)), strict=True):
-        tensor.copy_(whole[end - len(own) : end].view(tensor.dtype).reshape(tensor.shape))
+        one.run(lambda plane: broadcast(plane.exchange, words.load(), root=root, tagged=False))
+    words.store()
+    for tensor, own in zip(tensors, here, strict=True):
+        if own.device != tensor.device:
+            tensor.copy_(own)
 
 
 def broadcast_optimizer_state(
@@ -249,23 +250,14 @@ def _connected(state: CompressionState | None, group: dist.ProcessGroup | None) 
 
 def _cut(parameters: list[torch.Tensor], limit_octets: int) -> list[list[torch.Tensor]]:
     """Return buckets of parameters of one type and device: the last parameters first, in each in their order."""
-    buckets: list[list[torch.Tensor]] = []
-    kind, octets = None, 0
-    for one in reversed(parameters):
-        size = one.numel() * np.dtype(np.float32).itemsize
-        if kind != (one.dtype, one.device) or octets + size > limit_octets:
-            buckets.append([])
-            kind, octets = (one.dtype, one.device), 0
-        buckets[-1].insert(0, one)
-        octets += size
+    buckets = []
+    for _, run in itertools.groupby(reversed(parameters), lambda one: (one.dtype, one.device)):
+        alike = list(run)[::-1]
+        sizes = [one.numel() for one in alike]
+        buckets += [[alike[at] for at in bucket] for bucket in cut(sizes, max(limit_octets, 1))]
     return buckets
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
     """Return vectors one after the other: where they lie, if they do so in one memory, or else as a copy."""
-    first, end = parts[0], parts[0].storage_offset()
-    for part in parts:
-        if part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr() or part.storage_offset() != end:
-            return torch.cat(parts)
-        end += part.numel()
-    return first.as_strided((end - first.storage_offset(),), (1,))
+    return parts[0].as_strided((sum(map(len, parts)),), (1,)) if lie_together(parts) else torch.cat(parts)

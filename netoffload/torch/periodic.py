@@ -152,12 +152,10 @@ class Periodic:
                 self._method.remember(self._memory)
         method = self._method
         self.state.run(lambda _: call(method))
-        offset = 0
-        flat = torch.from_numpy(self._flat)
+        parts = torch.split(torch.from_numpy(self._flat), [one.numel() for one in self._parameters])
         with torch.no_grad():
-            for one in self._parameters:
-                one.copy_(flat[offset : offset + one.numel()].view_as(one))
-                offset += one.numel()
+            for one, part in zip(self._parameters, parts, strict=True):
+                one.copy_(part.view_as(one))
 
     def _allgather(self, value: Any) -> list[Any]:
         """Return every rank's JSON value."""

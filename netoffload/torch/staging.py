@@ -118,6 +118,16 @@ class StagedSparse:
         return torch.sparse_coo_tensor(indices, values, like.shape, check_invariants=True, is_coalesced=True)
 
 
+def lie_together(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether the memory of contiguous tensors is one, in which they lie one after the other."""
+    place, storage = tensors[0].data_ptr(), tensors[0].untyped_storage().data_ptr()
+    for tensor in tensors:
+        if tensor.data_ptr() != place or tensor.untyped_storage().data_ptr() != storage:
+            return False
+        place += tensor.nbytes
+    return True
+
+
 def _check_type(tensor: torch.Tensor) -> None:
     if tensor.dtype not in TYPES:
         names = ", ".join(str(one).removeprefix("torch.") for one in TYPES)
