@@ -48,27 +48,22 @@ class General(Compressor):
     @property
     def flags(self) -> int:
         """Library in bits 0 and 1; bound - 1 above, with zfp."""
-        return LIBRARIES.index(self.library) | (self.bound - 1 if self._has_length else 0) << 2
-
-    @property
-    def _has_length(self) -> bool:
-        return self.library == "zfp"
+        return LIBRARIES.index(self.library) | (self.bound - 1 if self._ahead else 0) << 2
 
     def _encode(self, values: Float32Array, state: State) -> Uint8Array:
         stream = libraries.compress(self.library, values, self.bound)
         payload = empty_payload(self._ahead + stream.size)
-        if self._has_length:
+        if self._ahead:
             _LENGTH.pack_into(payload.data, HEADER_OCTETS, stream.size)
         payload[HEADER_OCTETS + self._ahead :] = stream
         return payload
 
     def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
-        if self._has_length and (
-            body.size < _LENGTH.size or _LENGTH.unpack_from(body.data)[0] != body.size - _LENGTH.size
-        ):
+        if self._ahead and (body.size < _LENGTH.size or _LENGTH.unpack_from(body.data)[0] != body.size - _LENGTH.size):
             raise CodecError(f"zfp payload of {body.size} octets is not as long as it states")
         return libraries.decompress(self.library, body[self._ahead :], layout.count, self.bound)
 
     @property
     def _ahead(self) -> int:
-        return _LENGTH.size if self._has_length else 0
+        """Octets before the stream: zfp's have a length."""
+        return _LENGTH.size if self.library == "zfp" else 0

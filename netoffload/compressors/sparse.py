@@ -7,10 +7,8 @@
     form 0, gaps     k numbers, LEB128: how many values are left out before each one that is sent
     form 1, bitmap   ceil(n / 8) octets; value i is bit i % 8 of octet i // 8, and the bits behind the last value are 0
 
-A gap below 128 takes one octet, a gap below 16,384 two, so gaps are shorter if less than about one value in eight is
-sent. Equal lengths take gaps. LEB128 is the variable-length integer of DWARF (version 5, section 7.6): 7 bits per
-octet, the lowest first, bit 7 set in all but the last. A last octet of 0 behind another is refused, so that every gap
-has one form.
+Equal lengths take gaps. LEB128 is the variable-length integer of DWARF (version 5, section 7.6): 7 bits per octet, the
+lowest first, bit 7 set in all but the last. A last octet of 0 behind another is refused: every gap has one form.
 
 Codes of sent values are never 0, so a dense vector of codes shows which values are sent. With a bitmap, values are
 moved together and apart without a branch on the data, which would be mispredicted at most densities. With gaps, the few

@@ -110,11 +110,9 @@ def table_of(kind: str, offset: int = 0, first_cut: Fraction = FIRST_CUT) -> Tab
     octets = np.zeros(2 * MAGNITUDES, np.uint8)
     for rank, number in enumerate(ranked):
         octet = numbers.index(number)
-        octets[rank] = values_octet = octet
-        values[values_octet] = number
-        octets[rank + MAGNITUDES] = octet | 0x80 if number else octet
-        if number:
-            values[octet | 0x80] = -number
+        negative = octet | 0x80 if number else octet  # no octet means -0
+        octets[rank], octets[rank + MAGNITUDES] = octet, negative
+        values[negative], values[octet] = -number, number
     limits = _limits(ranked)
     first_words = np.arange(CELLS, dtype=np.uint32) << np.uint32(CELL_SHIFT)
     cells = np.searchsorted(limits[: ranked.size - 1], first_words, side="left").astype(np.uint8)

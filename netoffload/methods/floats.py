@@ -11,9 +11,6 @@ inc+c   the same, owner's block quantised            everything          every w
 
 Weights never travel tagged: an error in a gradient is one step of noise, an error in a weight stays.
 
-Workers may form groups (Fig. 1): ``wa:groups=2`` is a tree of aggregators (a). In ``inc:groups=2,top=wa`` rings sum
-within groups, and one rank per block adds the groups' sums (b). ``inc:groups=2`` is rings of rings (c).
-
 With error feedback a worker of inc+c rounds its own gradient first, and adds the rounding error to its next one. The
 rounding errors of the hops are lost. With ``bounded`` they are small, because most sums of rounded values are exact.
 """
@@ -44,7 +41,7 @@ from netoffload.methods.buckets import RememberingReducer, Unsent, layers_of, la
 
 
 class RingReducer(RememberingReducer):
-    """INC and INC+C: every worker gets the sum and updates for itself."""
+    """INC and INC+C: every worker gets the sum and updates for itself. Groups make rings of rings (Fig. 1 b, c)."""
 
     def __init__(self, spec: MethodSpec, member: Member) -> None:
         super().__init__(spec, member)

@@ -132,10 +132,6 @@ class SelectiveReducer(GradientReducer):
         self._exponents = dict(memory["exponents"])
         self._again, self.vanished = set(memory.get("again", ())), memory.get("vanished", 0)
 
-    def rescale(self, factors: Mapping[int, float]) -> None:
-        """See :meth:`~netoffload.methods.base.GradientReducer.rescale`."""
-        self._inner.rescale(factors)
-
     def _parts(self, values: Float32Array, layers: Bucket) -> dict[int, Float32Array]:
         """Return views of the layers of a bucket."""
         return dict(zip(layers, layout_of(self._member.layout, layers).split(values), strict=True))
@@ -183,12 +179,15 @@ class SelectiveReducer(GradientReducer):
         found = exponents_for(self._auto_rms, loudness, [part.size for part in parts.values()])
         if found is None:
             return True, None, have_met
+        # A layer of zeros fits every scale: it keeps its own.
         exponents = {
             layer: exponent if one else self._exponents.get(layer, exponent)
             for layer, one, exponent in zip(parts, loudness, found, strict=True)
         }
         if self._member.error_feedback and self._has_jumped(exponents):
-            self._add_unsent(parts)
+            # In this bucket's new scale the residuals could be as large as many gradients: they travel now, exact too.
+            for layer, residual in self._inner.take_unsent(tuple(parts)).items():
+                np.add(parts[layer], multiply(residual, -self._exponents.get(layer, 0)), out=parts[layer])
             self._exponents.update(exponents)
             return True, None, have_met
         return any(loudness), exponents, have_met
@@ -203,19 +202,11 @@ class SelectiveReducer(GradientReducer):
         rise = max(exponent - known[layer] for layer, exponent in exponents.items())
         return rise > RISE_MAX or not 4.0**-JUMP_MAX <= power / before <= 4.0**JUMP_MAX
 
-    def _add_unsent(self, parts: Mapping[int, Float32Array]) -> None:
-        """Add the residuals of some layers to their values, and forget them."""
-        for layer, residual in self._inner.take_unsent(tuple(parts)).items():
-            np.add(parts[layer], multiply(residual, -self._exponents.get(layer, 0)), out=parts[layer])
-
     def _move(self, exponents: Mapping[int, int]) -> None:
         """Take over the exponents of some layers, and bring their residuals to them."""
-        known = {layer: self._exponents.get(layer, exponent) for layer, exponent in exponents.items()}
-        factors = {
-            layer: 2.0 ** (exponents[layer] - before) for layer, before in known.items() if before != exponents[layer]
-        }
-        if factors:
-            self._inner.rescale(factors)
+        moved = {layer: exponent - self._exponents.get(layer, exponent) for layer, exponent in exponents.items()}
+        if any(moved.values()):
+            self._inner.rescale({layer: 2.0**by for layer, by in moved.items() if by})
         self._exponents.update(exponents)
 
     def _note_vanished(self, layers: Bucket) -> None:

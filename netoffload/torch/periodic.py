@@ -45,9 +45,6 @@ from netoffload.transport import DataPlane
 
 METHODS: Final = ("psgd", "rsgd", "pqasgd", "changes")
 
-NOTHING: Final = np.empty(0, np.float32)
-"""Passed instead of a gradient, because the optimizer has applied it already."""
-
 
 class Periodic:
     """Wraps a model and its optimizer: ``step()`` takes the optimizer's step, and averages when it is time.
@@ -108,7 +105,7 @@ class Periodic:
         self._steps += 1
         self.state.count(self._flat.nbytes, is_last=True)
         if self._is_rotating or self._steps % self.every == 0:
-            self._exchange(lambda method: method.step(NOTHING.copy(), self._flat, lambda _: self._gather()))
+            self._average()
         return loss
 
     @property
@@ -122,7 +119,7 @@ class Periodic:
             self._gather()
             self._exchange(lambda method: method.finish(self._flat))
         elif self._steps % self.every:
-            self._exchange(lambda method: method.step(NOTHING.copy(), self._flat, lambda _: self._gather()))
+            self._average()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank remembers besides model and optimizer, for :meth:`load_state_dict`."""
@@ -141,6 +138,11 @@ class Periodic:
         self._steps, self._memory = state["steps"], state["method"]
         if self._method is not None and self._memory is not None:
             self._method.remember(self._memory)
+
+    def _average(self) -> None:
+        # The optimizer has applied the gradient already: the method gets none, and its update fetches the weights.
+        nothing = np.empty(0, np.float32)
+        self._exchange(lambda method: method.step(nothing, self._flat, lambda _: self._gather()))
 
     def _exchange(self, call: Callable[[WeightExchange], None]) -> None:
         """Call the method, and take over the weights that it leaves."""

@@ -24,7 +24,6 @@ class Staged:
     """One contiguous tensor under way; its device must not write to it until :meth:`put_back`."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        _check_type(tensor)
         self.tensor = tensor.detach()
         self._copied: torch.cuda.Event | None = None
         flat, added_as = self.tensor.reshape(-1), _added_as(tensor)
@@ -70,13 +69,13 @@ class StagedSparse:
     devices: list[torch.device] | None = None
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        _check_type(tensor)
+        added_as = _added_as(tensor)
         if tensor.device.type != "cpu" or tensor.layout is not torch.sparse_coo:
             raise UsageError(
                 f"sparse gradients travel as COO tensors of the CPU, not as {tensor.layout} of {tensor.device}"
             )
         self._dtype = tensor.dtype
-        self._tensor = tensor.detach().to(_added_as(tensor)).coalesce()
+        self._tensor = tensor.detach().to(added_as).coalesce()
 
     @property
     def octets(self) -> int:
@@ -128,11 +127,8 @@ def lie_together(tensors: Sequence[torch.Tensor]) -> bool:
     return True
 
 
-def _check_type(tensor: torch.Tensor) -> None:
+def _added_as(tensor: torch.Tensor) -> torch.dtype:
     if tensor.dtype not in TYPES:
         names = ", ".join(str(one).removeprefix("torch.") for one in TYPES)
         raise UsageError(f"gradients of {tensor.dtype} cannot be summed here: {names} can")
-
-
-def _added_as(tensor: torch.Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype is torch.float64 else torch.float32
