@@ -114,20 +114,23 @@ class Qsgd(Compressor):
         return levels
 
     def _encode(self, values: Float32Array, state: State) -> Uint8Array:
-        bounds, scalers, levels = self._groups(values, state.layout)
+        bounds = state.layout.groups(self.bucket)
+        scalers, levels = group_scalers(values, bounds, NORMS[self.norm]), self.levels_of(bounds)
+        with np.errstate(over="ignore"):  # s need not be an integer: the highest level may mean more than c
+            require_finite((np.ceil(levels) / levels * scalers).astype(np.float32), "the highest level of a group")
         values, large = _without_large(values, bounds, scalers, levels)
-        codes = _rounded(values, bounds, scalers, levels, state.key())
-        head = np.concatenate((np.concatenate((_first(levels), scalers)).view(np.uint8), large))
+        codes, widths = np.empty(values.size, np.uint16), np.empty(0, np.uint8)
+        round_to_levels(values, bounds, scalers, levels, *state.key(), codes)
         if self.coding == "fixed":
             widths = self._widths(values, bounds, scalers, levels)
-            sent_widths = widths if self.norm == "l2" else widths[:0]
             stream = _streams_octets(bounds, widths)
         else:
-            sent_widths = np.zeros(0, np.uint8)
             stream = -(-elias.stream_bits(codes, self.coding) // 8)
-        stream_at = HEADER_OCTETS + head.size + sent_widths.size
-        payload = empty_payload(stream_at - HEADER_OCTETS + stream + packing.SLACK)
-        payload[HEADER_OCTETS:stream_at] = np.concatenate((head, sent_widths))
+        sent_widths = widths if self.norm == "l2" else widths[:0]
+        head = np.concatenate([part.view(np.uint8) for part in (_first(levels), scalers, large, sent_widths)])
+        stream_at = HEADER_OCTETS + head.size
+        payload = empty_payload(head.size + stream + packing.SLACK)
+        payload[HEADER_OCTETS:stream_at] = head
         if self.coding == "fixed":
             _pack_groups(codes.view(np.uint8), bounds, widths, payload, stream_at)
         else:
@@ -156,15 +159,6 @@ class Qsgd(Compressor):
             raise CodecError("QSGD payload has a sign without a level, or a level that its s does not have")
         values[indices] = large
         return values
-
-    def _groups(self, values: Float32Array, layout: Layout) -> tuple[Bounds, Float32Array, Float32Array]:
-        """Return (limits of groups, c, s)."""
-        bounds = layout.groups(self.bucket)
-        scalers, levels = group_scalers(values, bounds, NORMS[self.norm]), self.levels_of(bounds)
-        with np.errstate(over="ignore"):
-            highest = (np.ceil(levels) / levels * scalers).astype(np.float32)
-        require_finite(highest, "the highest level of a group")
-        return bounds, scalers, levels
 
     def _widths(self, values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array) -> Widths:
         """Return the bits of the codes of every group, enough for the highest level that rounding can reach."""
@@ -241,14 +235,6 @@ def _widths_of(scalers: Float32Array, tops: Float32Array) -> Widths:
 
 def _streams_octets(bounds: Bounds, widths: Widths) -> int:
     return int(((np.diff(bounds) * widths + 7) >> 3).sum())
-
-
-def _rounded(
-    values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array, key: tuple[int, int]
-) -> Codes:
-    codes = np.empty(values.size, np.uint16)
-    round_to_levels(values, bounds, scalers, levels, *key, codes)
-    return codes
 
 
 @kernel

@@ -49,12 +49,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ``compression.state_dict()``. A deep copy of model and optimizer together goes on by itself, with connections of its
     own.
 
-    Args:
-        optimizer: the optimizer to wrap.
-        state: how gradients travel; None: a state with the default options.
-        named_parameters: ``model.named_parameters()``, for the state that is made if ``state`` is None.
-        backward_passes_per_step: number of backward passes whose gradients are added up before they travel.
-        bucket_octets: most octets of gradients that travel together.
+    Without a ``state`` one with default options is made, from ``named_parameters``. The gradients of
+    ``backward_passes_per_step`` backward passes are added up before they travel, at most ``bucket_octets`` together.
     """
 
     def __init__(

@@ -1,13 +1,4 @@
-"""Door (d): ranks train separately, and agree on weights every p steps.
-
-===========================  ==============================================================================
-method                       what travels every p steps
-===========================  ==============================================================================
-``psgd``                     the weights, exact; their mean replaces them
-``rsgd``                     a p-th of the weights in each step, exact
-``pqasgd``                   changes since the last time, quantised; their mean is added
-``changes``                  changes since the last time, compressed as the state says; their mean is added
-===========================  ==============================================================================
+"""Door (d): ranks train separately, and agree on weights every p steps; docs/guide/torch.md has a table of methods.
 
 Sources: Jiang and Agrawal, "A Linear Speedup Analysis ...", Algorithms 1 and 2 (psgd, rsgd, pqasgd); Douillard et al.,
 "DiLoCo", Algorithm 1 (the outer optimizer, on the mean change).
@@ -61,13 +52,8 @@ class Periodic:
     The ranks must begin with the same weights (:func:`~netoffload.torch.optimizer.broadcast_parameters`). The
     optimizer's momentum stays with its rank. Buffers (BatchNorm's) are not averaged.
 
-    Args:
-        model: the model, whose parameters are averaged in float32.
-        optimizer: this rank's optimizer.
-        every: p, the steps from one averaging to the next.
-        method: psgd, rsgd, pqasgd (with parameters as for ``netoffload train``: ``pqasgd:levels=15``), or changes.
-        outer: an optimizer on the mean change, which makes it DiLoCo; not with ``rsgd``.
-        state: how changes travel; None: a state with the default options.
+    ``method`` is psgd, rsgd, pqasgd (with parameters as for ``netoffload train``: ``pqasgd:levels=15``), or changes,
+    which travel as the ``state`` says. An ``outer`` optimizer on the mean change makes it DiLoCo; not with ``rsgd``.
     """
 
     def __init__(

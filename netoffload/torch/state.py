@@ -219,8 +219,11 @@ class CompressionState:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled."""
-        options = {field.name: getattr(self.options, field.name) for field in dataclasses.fields(self.options)}
-        return {"options": options, "names": self.layers.names * self.layers.are_named, "memory": self.state_dict()}
+        return {
+            "options": vars(self.options),
+            "names": self.layers.names * self.layers.are_named,
+            "memory": self.state_dict(),
+        }
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
         """Take over what was pickled, with the default group; parameters get their saved names as they come."""
