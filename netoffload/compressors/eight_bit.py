@@ -151,6 +151,7 @@ def encode_groups(
             if scalers.words[group]:
                 divisor = scalers.floats[group]
         for start in range(first, end, BLOCK):
+            # Two passes: LLVM makes vector code of the division, but not of look-ups in tables.
             stop = min(start + BLOCK, end)
             _divide(values.floats[start:stop], divisor, lookup.quotients.floats)
             _look_up(values.words[start:stop], lookup, out[start:stop])

@@ -167,6 +167,7 @@ def _take_omega(stream: Uint8Array, at: int) -> tuple[int, int]:
     """Return (number, bits); the number is 0 if no encoder writes these bits."""
     window, number, bits = _window(stream, at), 1, 1
     while window & 1:
+        # No distance or level has as many bits. A longer group would leave the window.
         if number > 32 or bits + number + 1 > _WINDOW:
             return 0, 0
         below = (window >> 1) & ((1 << number) - 1)

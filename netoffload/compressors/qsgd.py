@@ -200,13 +200,13 @@ def _without_large(
     """Return (values with those above MAX_LEVEL set to 0, the octets of ``large``, which may be none)."""
     if not (levels > MAX_LEVEL).any():
         return values, np.zeros(0, np.uint8)
-    found = [
+    above = [
         # The same operations as in ``rounding``: a value that stays has at most MAX_LEVEL.
         bounds[group] + np.flatnonzero(np.abs(values[bounds[group] : bounds[group + 1]]) / scalers[group] * s > _TOP)
         for group, s in enumerate(levels)
         if s > MAX_LEVEL and scalers[group] > 0
     ]
-    indices = np.concatenate([np.zeros(0, np.int64), *found]).astype("<u4")
+    indices = np.concatenate([np.zeros(0, np.int64), *above]).astype("<u4")
     rest = values.copy()
     rest[indices] = 0
     parts = (np.array([indices.size], "<u4"), indices, values[indices])

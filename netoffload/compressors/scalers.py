@@ -106,7 +106,7 @@ def _fill_scalers(
 ) -> None:
     for group in range(scalers.size):
         inside = values[bounds[group] : bounds[group + 1]]
-        if scale == 1:
+        if scale == 1:  # Scale.LENGTH: kernels take plain numbers
             _, squares = _sums(inside)
             scalers[group] = np.float32(math.sqrt(squares))
             continue

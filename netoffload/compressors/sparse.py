@@ -12,7 +12,7 @@ lowest first, bit 7 set in all but the last. A last octet of 0 behind another is
 
 Codes of sent values are never 0, so a dense vector of codes shows which values are sent. With a bitmap, values are
 moved together and apart without a branch on the data, which would be mispredicted at most densities. With gaps, the few
-places are listed first, 64 values at a time.
+positions are listed first, 64 values at a time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Index:
     form: int  # GAPS or BITMAP
     sent: int  # how many values travel
     body: Uint8Array  # what follows the header
-    places: Uint32Array | None = None  # uint32[sent], where these values are; with GAPS only
+    positions: Uint32Array | None = None  # uint32[sent], where these values are; with GAPS only
 
     @classmethod
     def of(cls, codes: Uint8Array) -> Index:
@@ -58,12 +58,12 @@ class Index:
         bitmap[:] = np.packbits(codes != 0, bitorder="little")
         sent = int(np.count_nonzero(codes))
         if sent <= bitmap.size:  # a gap takes at least one octet
-            places = np.empty(sent, np.uint32)
-            fill_places(words, places)
+            positions = np.empty(sent, np.uint32)
+            fill_positions(words, positions)
             gaps = np.empty(GAP_OCTETS_MAX * sent, np.uint8)
-            gaps = gaps[: fill_gaps(places, gaps)]
+            gaps = gaps[: fill_gaps(positions, gaps)]
             if gaps.size <= bitmap.size:
-                return cls(GAPS, sent, gaps, places)
+                return cls(GAPS, sent, gaps, positions)
         return cls(BITMAP, sent, bitmap)
 
     @property
@@ -78,8 +78,8 @@ class Index:
 
     def gather(self, codes: Uint8Array, source: Dense) -> Dense:
         """Return the values of ``source`` that are sent: [sent] of its type."""
-        if self.places is not None:
-            return source[self.places]
+        if self.positions is not None:
+            return source[self.positions]
         packed = np.empty(self.sent + 1, source.dtype)
         pack_sent(codes, source, packed)
         return packed[:-1]
@@ -96,7 +96,7 @@ def read_header(body: Uint8Array, count: int) -> tuple[int, int]:
 
 
 def scatter(index: Uint8Array, form: int, packed: Dense, dense: Dense) -> None:
-    """Write the k sent values to their places in ``dense``, [n] of the same type; every element is written.
+    """Write the k sent values to their positions in ``dense``, [n] of the same type; every element is written.
 
     ``index`` has no header. ``packed`` has one element more than values: any value, which a kernel reads and drops.
     """
@@ -112,25 +112,25 @@ def scatter(index: Uint8Array, form: int, packed: Dense, dense: Dense) -> None:
 
 
 @kernel
-def fill_places(words: Uint64Array, places: Uint32Array) -> None:
+def fill_positions(words: Uint64Array, positions: Uint32Array) -> None:
     """Write the numbers of the bits that are set in a bitmap, uint64[], to uint32[sent]."""
     cursor = np.uint64(0)
     for at in range(words.size):
         word = words[at]
         while word:
-            places[cursor] = 64 * at + trailing_zeros(word)
+            positions[cursor] = 64 * at + trailing_zeros(word)
             cursor += np.uint64(1)
             word &= word - np.uint64(1)
 
 
 @kernel
-def fill_gaps(places: Uint32Array, out: Uint8Array) -> int:
-    """Write the gaps between places to uint8[GAP_OCTETS_MAX * sent]; return how many octets they take."""
+def fill_gaps(positions: Uint32Array, out: Uint8Array) -> int:
+    """Write the gaps between positions to uint8[GAP_OCTETS_MAX * sent]; return how many octets they take."""
     cursor = np.uint64(0)
     following = 0
-    for k in range(places.size):
-        gap = whole(places[k]) - following
-        following = whole(places[k]) + 1
+    for k in range(positions.size):
+        gap = whole(positions[k]) - following
+        following = whole(positions[k]) + 1
         while gap >= 128:
             out[cursor] = gap & 127 | 128
             gap >>= 7
@@ -176,9 +176,9 @@ def unpack_gaps(gaps: Uint8Array, packed: Dense, dense: Dense) -> int:
             cursor += 1
             gap |= (octet & 127) << shift
             shift += 7
-        place = following + gap
-        if (octet == 0 and shift > 7) or place >= dense.size:
+        position = following + gap
+        if (octet == 0 and shift > 7) or position >= dense.size:
             return MALFORMED
-        dense[place] = packed[k]
-        following = place + 1
+        dense[position] = packed[k]
+        following = position + 1
     return MALFORMED if cursor < gaps.size else 0

@@ -126,6 +126,7 @@ def _limits(ranked: Float32Array) -> Uint32Array:
     for rank in range(ranked.size - 1):
         middle = (Fraction(float(ranked[rank])) + Fraction(float(ranked[rank + 1]))) / 2
         word = int(np.float32(float(middle)).view(np.uint32))
+        # A middle may lie between two float32, and the nearest one on either side of it.
         while Fraction(float(np.uint32(word).view(np.float32))) > middle:
             word -= 1
         while Fraction(float(np.uint32(word + 1).view(np.float32))) <= middle:

@@ -80,6 +80,7 @@ class _Body:
         self, scalers: Float32Array, pack: Callable[[Uint8Array, int], object], exempt: Float32Array
     ) -> Uint8Array:
         """Return a payload whose header is not written; ``pack`` writes the stream at an octet of it."""
+        # Packing writes whole words beyond the stream's end, where the exempt values come after it.
         payload = empty_payload(max(self.octets, self._stream_end + packing.SLACK))
         body = payload[HEADER_OCTETS:]
         body[: self._stream_at] = scalers.view(np.uint8)

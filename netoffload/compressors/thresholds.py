@@ -85,10 +85,10 @@ class Threshold(Compressor):
 
     def _all(self) -> Float32Array:
         try:
-            asked = [float(text) for text in self.layers.split("/")] if self.layers else [self.threshold]
+            given = [float(text) for text in self.layers.split("/")] if self.layers else [self.threshold]
         except ValueError as error:
             raise UsageError(f"{self.name}: layers={self.layers!r} is not NUMBER/NUMBER/...") from error
-        return np.array([rounded_threshold(threshold) for threshold in asked], np.float32)
+        return np.array([rounded_threshold(threshold) for threshold in given], np.float32)
 
     def _groups(self, layout: Layout) -> Iterator[tuple[slice, np.float32]]:
         """Give the values that have a threshold in common, and this threshold."""

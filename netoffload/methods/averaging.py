@@ -148,5 +148,6 @@ class ChangeAveraging(WeightExchange):
             if self._velocity is None:
                 self._velocity = np.zeros_like(mean)
             mean = self._outer.moved(mean, self._velocity)
+        # Not this worker's weights plus a correction: rounding would differ, and with it the replicas.
         np.add(synchronised, mean, out=synchronised)
         parameters[:] = synchronised

@@ -108,13 +108,13 @@ class Aggregation(WeightExchange):
 
         ``update`` is called only on the last rank, with the sum in ``gradient``'s memory.
         """
-        place, octets = self._tree[self._exchange.rank], parameters.nbytes
+        node, octets = self._tree[self._exchange.rank], parameters.nbytes
         tree_exchange(self._exchange, self._tree, gradient, parameters, update, tagged=self._spec.tagged)
-        if place.parent is not None:
+        if node.parent is not None:
             self.sent.count(octets, tagged=self._spec.tagged)
-        if not place.children:
+        if not node.children:  # a worker: what an aggregator passes on are not its own vectors
             self.sent.vector_octets += octets
-        self.sent.count(octets * len(place.children), tagged=False)
+        self.sent.count(octets * len(node.children), tagged=False)
 
 
 def met_allreduce(

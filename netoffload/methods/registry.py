@@ -88,13 +88,13 @@ def names() -> tuple[str, ...]:
     return (*FAMILIES, *registry.names(), *registry.ALIASES)
 
 
-def expand(asked: Sequence[str], thresholds: Mapping[str, float]) -> tuple[str, ...]:
-    """Return the names in ``asked``, each once, with ``papers`` replaced by :data:`PAPERS`.
+def expand(chosen: Sequence[str], thresholds: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the names in ``chosen``, each once, with ``papers`` replaced by :data:`PAPERS`.
 
     ``thresholds`` has, by name, those of methods in ``papers`` that need one.
     """
     papers = [f"{name}:threshold={thresholds[name]:g}" if name in thresholds else name for name in PAPERS]
-    return tuple(dict.fromkeys(name for given in asked for name in (papers if given == "papers" else (given,))))
+    return tuple(dict.fromkeys(name for one in chosen for name in (papers if one == "papers" else (one,))))
 
 
 def parse(text: str, *, batch: int, shared: bool = False) -> MethodSpec:

@@ -176,13 +176,13 @@ class SelectiveReducer(GradientReducer):
         if (count := meeting_floats(len(parts))) not in self._maxima:
             self._maxima[count] = ShortAllreduce(self._exchange, count, tagged=False, operation=Operation.MAX)
         loudness, have_met = meet_loudest(list(parts.values()), self._maxima[count])
-        found = exponents_for(self._auto_rms, loudness, [part.size for part in parts.values()])
-        if found is None:
+        fitting = exponents_for(self._auto_rms, loudness, [part.size for part in parts.values()])
+        if fitting is None:
             return True, None, have_met
         # A layer of zeros fits every scale: it keeps its own.
         exponents = {
             layer: exponent if one else self._exponents.get(layer, exponent)
-            for layer, one, exponent in zip(parts, loudness, found, strict=True)
+            for layer, one, exponent in zip(parts, loudness, fitting, strict=True)
         }
         if self._member.error_feedback and self._has_jumped(exponents):
             # In this bucket's new scale the residuals could be as large as many gradients: they travel now, exact too.

@@ -201,7 +201,6 @@ class NetOffloadGroup(NamedGroup):
     reduce_scatter_single = _reduce_scatter_base = _reduce_scatter_single
 
     def _reduce_scatter_singles(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> CallWork:
-        """Do the same with several tensors."""
         with self._arguments():
             lists = [self._parts(source) for source in inputs]
         return self.reduce_scatter(outputs, lists, opts)
@@ -282,13 +281,12 @@ class NetOffloadGroup(NamedGroup):
         return self._carry_out(call, flat, opts, f"all_gather of {lengths_of(flat)}")
 
     def _allgather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> CallWork:
-        """Do :meth:`allgather` into one tensor, one part after the other."""
+        """Do :meth:`allgather` into one tensor, in parts."""
         return self._allgather_singles([output], [source], opts)
 
     all_gather_single = _allgather_base = _allgather_single
 
     def _allgather_singles(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> CallWork:
-        """Do the same into several tensors."""
         with self._arguments():
             lists = [self._parts(output) for output in outputs]
         return self.allgather(lists, inputs, opts)

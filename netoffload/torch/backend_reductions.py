@@ -73,8 +73,8 @@ class Reduction:
     def of(cls, op: Any, dtype: torch.dtype) -> Reduction:
         """Return the reduction for torch's ``op``; UsageError if this type has no such operation."""
         for index, (one, _, _) in enumerate(_KINDS):
-            if op == one and (found := _reduction(index, dtype)) is not None:
-                return found
+            if op == one and (reduction := _reduction(index, dtype)) is not None:
+                return reduction
         name = next((_name(one) for one, _, _ in _KINDS if op == one), "such reduction")
         raise UsageError(f"there is no {name} of {dtype} tensors: convert them first")
 

@@ -158,9 +158,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._is_synchronised = False
         if not self._is_in_backward:
             self._is_in_backward = True
+            # Only the engine knows when a pass ends: a parameter that the loss does not reach never arrives.
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
         self._missing[self._bucket_of[parameter]] -= 1
-        ready = len(self._under_way)
+        ready = len(self._under_way)  # buckets start in their order, or ranks would sum different ones
         while ready < len(self._buckets) and self._missing[ready] <= 0:
             ready += 1
         self._start(ready)

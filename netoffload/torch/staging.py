@@ -119,11 +119,11 @@ class StagedSparse:
 
 def lie_together(tensors: Sequence[torch.Tensor]) -> bool:
     """Return whether the memory of contiguous tensors is one, in which they lie one after the other."""
-    place, storage = tensors[0].data_ptr(), tensors[0].untyped_storage().data_ptr()
+    address, storage = tensors[0].data_ptr(), tensors[0].untyped_storage().data_ptr()
     for tensor in tensors:
-        if tensor.data_ptr() != place or tensor.untyped_storage().data_ptr() != storage:
+        if tensor.data_ptr() != address or tensor.untyped_storage().data_ptr() != storage:
             return False
-        place += tensor.nbytes
+        address += tensor.nbytes
     return True
 
 
