@@ -20,5 +20,5 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 
 
-def _create(options: Any, asked: Any) -> Any:
-    return importlib.import_module("netoffload.torch.backend").create(options, asked)
+def _create(group: Any, options: Any) -> Any:
+    return importlib.import_module("netoffload.torch.backend").create(group, options)

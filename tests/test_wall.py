@@ -1,7 +1,7 @@
 """The product without its laboratory: a copy of the sources from which ``netoffload/lab`` is removed."""
 
-import json
 import importlib.util
+import json
 import os
 import re
 import shutil

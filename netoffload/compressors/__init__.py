@@ -22,7 +22,7 @@ earlier calls, but they use the host's processor. Payloads are really packed int
   workers with one seed round independently because their ranks differ.
 - A wrong payload raises :class:`~netoffload.errors.CodecError`. A caller's mistake raises
   :class:`~netoffload.errors.UsageError`; so does a NaN or an infinity in a gradient.
-- Every compiled kernel has a slow oracle and agrees with it to the bit.
+- Every compiled kernel has a slow oracle in ``tests/compressors/oracles.py``, and agrees with it to the bit.
 
 ``registry`` knows every method by its name (``get``, ``names``, ``parse("qsgd:levels=15,norm=max")``). It is not
 imported here, so that a method's module can import this package.

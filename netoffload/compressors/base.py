@@ -1,15 +1,7 @@
 """A compressor: parameters that never change, a state that changes with each call, and payloads with one header.
 
-A method defines :meth:`Compressor._encode`, :meth:`Compressor._decode` and :meth:`Compressor._size`. This file has all
-that the methods share: the header, the refusal of values that are not finite, error feedback, the step.
-
-Header, 8 octets, little-endian::
-
-    0  magic 0xC7
-    1  version 1
-    2  method id
-    3  flags          parameters of the method that change the meaning of the body
-    4  count          number of floats, 32 bits
+A method defines :meth:`Compressor._encode` and :meth:`Compressor._decode`. This file has all that the methods share:
+the header, the refusal of values that are not finite, error feedback, the step.
 """
 
 from __future__ import annotations
@@ -33,7 +25,7 @@ from netoffload.errors import CodecError, UsageError
 
 MAGIC: Final = 0xC7
 VERSION: Final = 1
-HEADER: Final = struct.Struct("<BBBBI")
+HEADER: Final = struct.Struct("<BBBBI")  # magic, version, method id, flags, count of floats
 HEADER_OCTETS: Final = HEADER.size
 
 INFINITY_WORD: Final = 0x7F800000
@@ -63,24 +55,16 @@ class MethodId(enum.IntEnum):
 
 @dataclass
 class State:
-    """The state of one worker's compressor, which changes with every call.
+    """The state of one worker's compressor, which changes with every call."""
 
-    Attributes:
-        layout: the layout of all vectors that are encoded with this state.
-        seed: seed of the run's randomness.
-        rank: the worker's rank.
-        step: number of calls so far.
-        residual: float32[n], what the compressor left unsent, with error feedback; else None.
-    """
-
-    layout: Layout
-    seed: int = 0
-    rank: int = 0
-    step: int = 0
-    residual: Float32Array | None = None
+    layout: Layout  # of all vectors that are encoded with this state
+    seed: int = 0  # of the run's randomness
+    rank: int = 0  # the worker's
+    step: int = 0  # number of calls so far
+    residual: Float32Array | None = None  # float32[n], what the compressor left unsent; None: without error feedback
 
     def key(self) -> tuple[int, int]:
-        """Return the key of the next call's random numbers: see :func:`netoffload.compressors.rng.stream_key`."""
+        """Return the key of the next call's random numbers (``rng``)."""
         return stream_key(self.seed, self.rank, self.step)
 
     def to_bytes(self) -> bytes:
@@ -96,11 +80,7 @@ class State:
 
     @classmethod
     def from_bytes(cls, octets: bytes, layout: Layout) -> State:
-        """Read a state that :meth:`to_bytes` wrote.
-
-        Raises:
-            UsageError: not a state, another version, a damaged state, or a state for another layout.
-        """
+        """Read a state that :meth:`to_bytes` wrote; UsageError if it is damaged, or one for another layout."""
         if len(octets) < _STATE.size + 4 or octets[:4] != STATE_MAGIC:
             raise UsageError("these octets are not a compressor's state")
         _, version, has_residual, seed, rank, step, layers = _STATE.unpack_from(octets)
@@ -118,19 +98,12 @@ class State:
 
 
 class Compressor(abc.ABC):
-    """One method with its parameters: a frozen dataclass, so that compressors that compress alike are equal.
-
-    Attributes:
-        name: the method's name in the registry.
-        method_id: the method's number in a payload's header.
-        unbiased: whether the mean of decode(encode(v)) over the randomness is v.
-        variants: parameters, as in a text form, that ``netoffload bench compressors`` shows beside the defaults.
-    """
+    """One method with its parameters: a frozen dataclass, so that compressors that compress alike are equal."""
 
     name: ClassVar[str]
     method_id: ClassVar[MethodId]
-    unbiased: ClassVar[bool]
-    variants: ClassVar[tuple[str, ...]] = ()
+    unbiased: ClassVar[bool]  # whether the mean of decode(encode(v)) over the randomness is v
+    variants: ClassVar[tuple[str, ...]] = ()  # parameters that ``netoffload bench compressors`` shows beside defaults
 
     @property
     def flags(self) -> int:
@@ -145,46 +118,26 @@ class Compressor(abc.ABC):
         return f"{self.name}:{','.join(texts)}" if texts else self.name
 
     def make_state(self, layout: Layout, *, seed: int = 0, rank: int = 0, error_feedback: bool = False) -> State:
-        """Return the state before the first call.
+        """Return the state before the first call; all workers of a run have the same ``seed``, 0..2^64-1.
 
-        Args:
-            layout: the layout of the vectors to come.
-            seed: seed of the randomness, 0..2^64-1; all workers of a run have the same.
-            rank: this worker's rank, so that its random numbers differ from other workers'.
-            error_feedback: whether the values that a call leaves unsent are added to the next call's values.
-
-        Raises:
-            UsageError: a seed or rank out of range.
+        With ``error_feedback`` the values that a call leaves unsent are added to the next call's values.
         """
-        stream_key(seed, rank, 0)
+        stream_key(seed, rank, 0)  # refuses a seed or rank out of range, before a call would
         return State(layout, seed, rank, 0, np.zeros(layout.count, np.float32) if error_feedback else None)
 
     def encode(self, values: Float32Array, state: State) -> Uint8Array:
-        """Return the payload of ``values``, and advance the state: the step, and the residual if there is one.
+        """Return the payload of ``values``, uint8[m], and advance the state: the step, and a residual.
 
-        Args:
-            values: float32[n], contiguous and finite; n is the layout's count. They stay unchanged.
-            state: this worker's state; it stays unchanged if the values are refused.
-
-        Returns:
-            uint8[m].
-
-        Raises:
-            UsageError: another type or length, or a value that is not finite (the message names the first).
+        The values, float32[n], must be contiguous, finite, and as many as the layout has; they stay unchanged. Others
+        are refused by a UsageError, and leave the state as it was.
         """
         source = self._source(values, state)
         return self._sent(self._encode(source, state), source, state)
 
     def decode(self, payload: Uint8Array, layout: Layout) -> Float32Array:
-        """Return the values of a payload, float32[n].
+        """Return the values of a payload, float32[n], made by a compressor equal to this one for this layout.
 
-        Args:
-            payload: uint8[m], contiguous, made by a compressor equal to this one.
-            layout: the layout with which it was encoded.
-
-        Raises:
-            UsageError: the payload is not an array of octets.
-            CodecError: octets that this compressor cannot have made for this layout, or a value that is not finite.
+        CodecError refuses octets that this compressor cannot have made, and values that are not finite.
         """
         values = self._decode(body_of(payload, layout, self.method_id, self.flags), layout)
         if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
@@ -192,12 +145,8 @@ class Compressor(abc.ABC):
         return values
 
     def wire_size(self, values: Float32Array, state: State) -> int:
-        """Return len(encode(values, state)) without changing the state.
-
-        Raises:
-            UsageError: as :meth:`encode`.
-        """
-        return HEADER_OCTETS + self._size(self._source(values, state), state)
+        """Return len(encode(values, state)) without changing the state."""
+        return self._encode(self._source(values, state), state).size
 
     @abc.abstractmethod
     def _encode(self, values: Float32Array, state: State) -> Uint8Array:
@@ -205,15 +154,7 @@ class Compressor(abc.ABC):
 
     @abc.abstractmethod
     def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
-        """Return the values of the body behind a checked header.
-
-        Raises:
-            CodecError: octets that ``_encode`` cannot have made.
-        """
-
-    @abc.abstractmethod
-    def _size(self, values: Float32Array, state: State) -> int:
-        """Return the length of the body for finite values, without changing the state."""
+        """Return the values of the body behind a checked header; CodecError if ``_encode`` cannot have made it."""
 
     def _source(self, values: Float32Array, state: State) -> Float32Array:
         """Return the values to encode: finite, of the right type and length, with the residual added."""
@@ -251,12 +192,7 @@ def write_header(payload: Uint8Array, method_id: MethodId, flags: int, count: in
 
 
 def body_of(payload: Uint8Array, layout: Layout, method_id: MethodId, flags: int) -> Uint8Array:
-    """Check the header of a payload; return the body behind it, uint8[m - HEADER_OCTETS].
-
-    Raises:
-        UsageError: the payload is not an array of octets.
-        CodecError: the header names another method, other flags or another count of floats.
-    """
+    """Check the header of a payload; return the body behind it, uint8[m - HEADER_OCTETS]."""
     if payload.dtype != np.uint8 or payload.ndim != 1 or not payload.flags.c_contiguous:
         raise UsageError(f"a payload is a contiguous array of octets, not {payload.dtype}{list(payload.shape)}")
     if payload.size < HEADER_OCTETS:
@@ -275,11 +211,7 @@ def body_of(payload: Uint8Array, layout: Layout, method_id: MethodId, flags: int
 
 
 def require_finite(values: Float32Array, what: str) -> None:
-    """Refuse NaN and infinities.
-
-    Raises:
-        UsageError: names the first index that is not finite.
-    """
+    """Refuse NaN and infinities; the error names the first index."""
     if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
         first = int(np.flatnonzero(~np.isfinite(values))[0])
         raise UsageError(f"{what} is not finite: value {first} is {values[first]}; nothing was encoded")

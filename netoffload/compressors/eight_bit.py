@@ -7,13 +7,10 @@
 - ``norm=offset``: the type's numbers are multiplied by 10^offset, and no scaler travels. The paper does so for
   ``static`` and ``mantissa``, with 10^1, and 10^2 for N(0, 10^2). Larger values become the largest number.
 
-The names ``8bit-dynamic``, ``8bit-linear``, ``8bit-static`` and ``8bit-mantissa`` stand for the paper's combinations,
-with 10^1. The division, the comparison with the middle between two numbers and the multiplication are IEEE 754 float32
-operations, rounded to nearest, so that every machine agrees.
+The division, the comparison with the middle between two numbers and the multiplication are IEEE 754 float32 operations,
+rounded to nearest, so that every machine agrees.
 
-Body: scalers, float32 per group (``norm=max`` only) | octets, one per float. Flags: type in the low two bits, bit 2 for
-``norm=offset``, and the offset plus 16 in the high bits modulo 32. A decoder refuses a scaler that is negative or not
-finite, and forbidden octets.
+Body: scalers, float32 per group (``norm=max`` only) | octets, one per float.
 
 The nearest of 128 numbers is found without a search. A float's exponent and the first seven bits of its mantissa are
 its cell. A table has the rank of the cell's first float, and one comparison with that rank's limit decides whether this
@@ -39,7 +36,9 @@ from netoffload.compressors.base import (
     largest_word,
 )
 from netoffload.compressors.layout import Layout
+from netoffload.compressors.scalers import scalers_of
 from netoffload.compressors.tables import CELL_SHIFT, TYPES, Table, table_of
+from netoffload.config import check_choice
 from netoffload.errors import CodecError, UsageError
 
 NORMS: Final = ("max", "offset")
@@ -51,22 +50,12 @@ BLOCK: Final = 1024
 
 @dataclass(frozen=True)
 class EightBit(Compressor):
-    """One octet per float.
+    """One octet per float."""
 
-    Attributes:
-        type: dynamic, static, mantissa or linear.
-        norm: max or offset.
-        bucket: floats of a layer that share a scaler; 0: a layer is one group. For ``norm=max``.
-        offset: the numbers are multiplied by 10^offset, -15..15. For ``norm=offset``.
-
-    Raises:
-        UsageError: a parameter out of range, or a parameter that the norm does not take.
-    """
-
-    type: str = "dynamic"
-    norm: str = "max"
-    bucket: int = 0
-    offset: int = 0
+    type: str = "dynamic"  # dynamic, static, mantissa or linear
+    norm: str = "max"  # max or offset
+    bucket: int = 0  # floats of a layer that share a scaler; 0: a layer is one group. For ``norm=max``
+    offset: int = 0  # the numbers are multiplied by 10^offset, -15..15. For ``norm=offset``
 
     name: ClassVar[str] = "8bit"
     method_id: ClassVar[MethodId] = MethodId.EIGHT_BIT
@@ -80,10 +69,8 @@ class EightBit(Compressor):
 
     def __post_init__(self) -> None:
         """Refuse impossible parameters."""
-        if self.type not in TYPES:
-            raise UsageError(f"8-bit type {self.type!r} is unknown: choose from {', '.join(TYPES)}")
-        if self.norm not in NORMS:
-            raise UsageError(f"8bit: norm {self.norm!r} is unknown: choose from {', '.join(NORMS)}")
+        check_choice("8-bit type", self.type, TYPES)
+        check_choice("8bit: norm", self.norm, NORMS)
         if self.bucket < 0 or (self.bucket and self.norm != "max"):
             raise UsageError(f"8bit: bucket {self.bucket} must be 0 or more, and 0 with norm=offset")
         if abs(self.offset) > MAX_OFFSET or (self.offset and self.norm != "offset"):
@@ -101,8 +88,8 @@ class EightBit(Compressor):
 
     def _encode(self, values: Float32Array, state: State) -> Uint8Array:
         payload = empty_payload(self._body_octets(state.layout))
-        groups, scalers = self._groups(state.layout), self._scalers(payload[HEADER_OCTETS:], state.layout)
-        octets = payload[payload.size - values.size :]
+        groups, octets = self._groups(state.layout), payload[payload.size - values.size :]
+        scalers = payload[HEADER_OCTETS : payload.size - values.size].view(np.float32)
         table = self.table
         lookup = Lookup(table.cells, table.limits, table.octets, Bits.of(np.empty(BLOCK, np.float32)))
         encode_groups(Bits.of(values), groups, Bits.of(scalers), self.norm == "max", lookup, octets)
@@ -111,9 +98,7 @@ class EightBit(Compressor):
     def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
         if body.size != self._body_octets(layout):
             raise CodecError(f"payload of {body.size} octets does not hold {layout.count} floats")
-        scalers = self._scalers(body, layout)
-        if not np.all(np.isfinite(scalers)) or np.any(np.signbit(scalers)):
-            raise CodecError("a scaler is negative or not finite")
+        scalers = scalers_of(body[: body.size - layout.count])
         values = np.empty(layout.count, np.float32)
         octets = body[body.size - layout.count :]
         decode_groups(octets, self._groups(layout), scalers, self.norm == "max", self.table.values, values)
@@ -122,25 +107,11 @@ class EightBit(Compressor):
             raise CodecError(f"octet {first}, {octets[first]:#04x}, is not of the type {self.type}")
         return values
 
-    def _size(self, values: Float32Array, state: State) -> int:
-        return self._body_octets(state.layout)
-
     def _groups(self, layout: Layout) -> Int64Array:
         return layout.groups(self.bucket) if self.norm == "max" else np.array([0, layout.count], np.int64)
 
     def _body_octets(self, layout: Layout) -> int:
         return layout.count + (4 * (self._groups(layout).size - 1) if self.norm == "max" else 0)
-
-    def _scalers(self, body: Uint8Array, layout: Layout) -> Float32Array:
-        """Return the scalers of a body, a view: none with ``norm=offset``."""
-        return body[: body.size - layout.count].view(np.float32)
-
-
-def octets_exact(quotients: Float32Array, table: Table) -> Uint8Array:
-    """Return the octet of each float32: the oracle of the look-up, a search among the middles in float64."""
-    middles = (table.ranked[1:].astype(np.float64) + table.ranked[:-1]) / 2
-    ranks = np.searchsorted(middles, np.abs(quotients.astype(np.float64)), side="left")
-    return table.octets[ranks + 128 * np.signbit(quotients)]
 
 
 class Bits(NamedTuple):
@@ -156,34 +127,21 @@ class Bits(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """The tables that turn a quotient into an octet.
-
-    Attributes:
-        cells: the type's ``tables.Table.cells``.
-        limits: the type's ``tables.Table.limits``.
-        octets: the type's ``tables.Table.octets``.
-        quotients: float32[BLOCK], scratch.
-    """
+    """A type's tables (``tables.Table``), which turn a quotient into an octet."""
 
     cells: Uint8Array
     limits: Uint32Array
     octets: Uint8Array
-    quotients: Bits
+    quotients: Bits  # float32[BLOCK], scratch
 
 
 @kernel
 def encode_groups(
     values: Bits, groups: Int64Array, scalers: Bits, by_max: bool, lookup: Lookup, out: Uint8Array
 ) -> None:
-    """Write a scaler per group and an octet per float.
+    """Write an octet per float, and with ``by_max`` a scaler per group, float32[g].
 
-    Args:
-        values: float32[n].
-        groups: int64[g + 1], where groups start, and n.
-        scalers: float32[g] to write, if ``by_max``.
-        by_max: whether a group is divided by its largest magnitude.
-        lookup: the type's tables.
-        out: uint8[n] to write.
+    ``groups``, int64[g + 1], has where groups start, and n.
     """
     for group in range(groups.size - 1):
         first, end = groups[group], groups[group + 1]
@@ -193,6 +151,7 @@ def encode_groups(
             if scalers.words[group]:
                 divisor = scalers.floats[group]
         for start in range(first, end, BLOCK):
+            # Two passes: LLVM makes vector code of the division, but not of look-ups in tables.
             stop = min(start + BLOCK, end)
             _divide(values.floats[start:stop], divisor, lookup.quotients.floats)
             _look_up(values.words[start:stop], lookup, out[start:stop])

@@ -53,49 +53,13 @@ def write_stream(codes: Codes, form: str, target: Uint8Array, at: int) -> None:
 
 
 def read_stream(stream: Uint8Array, count: int, form: str) -> Codes:
-    """Return the codes of a stream, uint16[count].
-
-    Raises:
-        CodecError: the stream is too short or too long, or has a level above the largest.
-    """
+    """Return the codes of a stream, uint16[count]; CodecError if no encoder makes it of so many codes."""
     codes = np.zeros(count, np.uint16)
     octets, limit = padded(stream), 8 * stream.size
     end = _read_gaps(octets, limit, codes) if form == "gaps" else _read_dense(octets, limit, FORMS.index(form), codes)
     if end < 0 or limit - end >= 8 or int(octets[end >> 3]) >> (end & 7):
         raise CodecError(f"Elias stream of {stream.size} octets does not hold {count} levels")
     return codes
-
-
-def encode_exact(codes: Codes, form: str) -> bytes:
-    """Return the stream, made from strings of bits: the oracle of :func:`write_stream` and :func:`stream_bits`."""
-    bits, last = [], -1
-    for index, code in enumerate(codes):
-        level, sign = int(code) >> 1, str(int(code) & 1)
-        if form == "gaps":
-            if level:
-                bits.append(_omega_exact(index - last) + sign + _omega_exact(level))
-                last = index
-        else:
-            number = _gamma_exact(level + 1) if form == "gamma" else _omega_exact(level + 1)
-            bits.append(number + (sign if level else ""))
-    if form == "gaps":
-        bits.append(_omega_exact(codes.size - last))
-    text = "".join(bits)
-    return int(text[::-1] or "0", 2).to_bytes(-(-len(text) // 8), "little")
-
-
-def _gamma_exact(number: int) -> str:
-    below = format(number, "b")[1:]
-    return "0" * len(below) + "1" + below[::-1]
-
-
-def _omega_exact(number: int) -> str:
-    text = "0"
-    while number > 1:
-        below = format(number, "b")[1:]
-        text = "1" + below[::-1] + text
-        number = len(below)
-    return text
 
 
 @inline_kernel
@@ -203,6 +167,7 @@ def _take_omega(stream: Uint8Array, at: int) -> tuple[int, int]:
     """Return (number, bits); the number is 0 if no encoder writes these bits."""
     window, number, bits = _window(stream, at), 1, 1
     while window & 1:
+        # No distance or level has as many bits. A longer group would leave the window.
         if number > 32 or bits + number + 1 > _WINDOW:
             return 0, 0
         below = (window >> 1) & ((1 << number) - 1)

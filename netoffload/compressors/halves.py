@@ -6,8 +6,6 @@
 A value that would round to infinity (from 65,520 on, or from (2 - 2^-8) 2^127 on) is refused; it is neither sent as
 infinity nor reduced to the largest number. With such a gradient a run has gone wrong, or needs ``bf16``. An infinity or
 NaN from a peer is refused too: no encoder makes one.
-
-Body: 16 bits per float. Flags: 0 is fp16, 1 is bf16.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from netoffload.compressors.base import (
     largest_word,
 )
 from netoffload.compressors.layout import Layout
+from netoffload.config import check_choice
 from netoffload.errors import CodecError, UsageError
 
 FORMATS: Final = ("fp16", "bf16")
@@ -55,16 +54,9 @@ BLOCK: Final = 1024
 
 @dataclass(frozen=True)
 class Half(Compressor):
-    """Two octets per float.
+    """Two octets per float."""
 
-    Attributes:
-        format: fp16 or bf16.
-
-    Raises:
-        UsageError: another format.
-    """
-
-    format: str = "fp16"
+    format: str = "fp16"  # fp16 or bf16
 
     name: ClassVar[str] = "half"
     method_id: ClassVar[MethodId] = MethodId.HALF
@@ -73,8 +65,7 @@ class Half(Compressor):
 
     def __post_init__(self) -> None:
         """Refuse another format."""
-        if self.format not in FORMATS:
-            raise UsageError(f"half: format {self.format!r} is unknown: choose from {', '.join(FORMATS)}")
+        check_choice("half: format", self.format, FORMATS)
 
     @property
     def flags(self) -> int:
@@ -109,25 +100,6 @@ class Half(Compressor):
             raise CodecError(f"value {int(np.flatnonzero(halves & mask == mask)[0])} of the payload is not finite")
         return values
 
-    def _size(self, values: Float32Array, state: State) -> int:
-        if (largest := largest_word(values.view(np.uint32))) >= OVERFLOWS[self.format]:
-            raise UsageError(
-                f"a value of magnitude {np.uint32(largest).view(np.float32)} is too large for {self.format}"
-            )
-        return 2 * values.size
-
-
-def halves_exact(values: Float32Array, which: str) -> Uint16Array:
-    """Return the bits of every float in a format: the oracle, by NumPy's conversion, and for bf16 by a comparison."""
-    if which == "fp16":
-        with np.errstate(over="ignore"):
-            return values.astype(np.float16).view(np.uint16)
-    lower = (values.view(np.uint32) >> 16).astype(np.uint32)
-    down, up = ((word << 16).astype(np.uint32).view(np.float32).astype(np.float64) for word in (lower, lower + 1))
-    to_lower, to_upper = np.abs(values - down), np.abs(up - values)
-    upward = (to_upper < to_lower) | ((to_upper == to_lower) & (lower % 2 == 1))
-    return (lower + upward).astype(np.uint16)
-
 
 @kernel
 def encode_bf16(words: Uint32Array, halves: Uint16Array) -> None:
@@ -148,14 +120,10 @@ def decode_bf16(halves: Uint16Array, words: Uint32Array) -> None:
 def encode_fp16(
     values: Float32Array, words: Uint32Array, aligned: Float32Array, aligned_words: Uint32Array, halves: Uint16Array
 ) -> None:
-    """Write uint16[n] for float32[n] that do not round to infinity.
+    """Write uint16[n] for float32[n] that do not round to infinity; ``aligned``, float32[BLOCK], is scratch.
 
-    Args:
-        values: float32[n].
-        words: the same memory as uint32.
-        aligned: float32[BLOCK], scratch.
-        aligned_words: the same memory as uint32.
-        halves: uint16[n] to write.
+    ``words`` and ``aligned_words`` are the same memory as uint32. Two passes: the first one's sums round what is below
+    fp16's smallest normal number, the second one rounds the rest on the bits.
     """
     for start in range(0, values.size, BLOCK):
         stop = min(start + BLOCK, values.size)

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.errors import UsageError
 
 MAX_COUNT: Final = 2**32 - 1
@@ -18,16 +18,9 @@ MAX_COUNT: Final = 2**32 - 1
 
 @dataclass(frozen=True)
 class Layout:
-    """The lengths of the layers of a flat float32 vector, in order.
+    """The lengths of the layers of a flat float32 vector, in order."""
 
-    Attributes:
-        sizes: floats of each layer; a layer may be empty.
-
-    Raises:
-        UsageError: a negative length, or more than 2^32 - 1 floats together.
-    """
-
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # floats of each layer; a layer may be empty
 
     def __post_init__(self) -> None:
         """Refuse lengths that a payload's header cannot count."""
@@ -49,6 +42,10 @@ class Layout:
     def count(self) -> int:
         """Floats in all layers."""
         return self.offsets[-1]
+
+    def split(self, values: Float32Array) -> list[Float32Array]:
+        """Return views of the layers of a vector."""
+        return np.split(values, self.offsets[1:-1])
 
     def groups(self, bucket: int = 0) -> Int64Array:
         """Return the start of each group, then the end of the last one: int64[g + 1].

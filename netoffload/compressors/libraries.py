@@ -38,10 +38,7 @@ def load(package: str) -> Any:
 def compress(name: str, values: Float32Array, bound_k: int) -> Uint8Array:
     """Return a library's payload of float32[n], contiguous; zfp without its header, and nothing for n = 0.
 
-    Args:
-        name: one of :func:`available`.
-        values: float32[n].
-        bound_k: zfp's tolerance is 2**-bound_k; the others ignore it.
+    zfp's tolerance is 2**-bound_k; the others ignore it.
     """
     octets = values.view(np.uint8)
     if name == "zfp":  # with an empty array, zfpy 1.0.1 reads memory outside it
@@ -59,8 +56,7 @@ def compress(name: str, values: Float32Array, bound_k: int) -> Uint8Array:
 def decompress(name: str, payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
     """Return the ``count`` floats of a payload that :func:`compress` made with the same name and bound.
 
-    Raises:
-        CodecError: the payload does not hold ``count`` floats; for zfp only if it is too long.
+    CodecError if it does not hold so many; for zfp only if it is too long.
     """
     if name == "zfp":
         return _zfp_floats(payload, count, bound_k)

@@ -3,8 +3,8 @@
 ``none``  the floats themselves: the baseline of every comparison. Body: 4 n octets.
 
 ``nic``   the octets that a netoffload NIC would put on the wire for this vector, without the NIC (INCEPTIONN,
-Algorithms 2 and 3, and the other codecs of ``netoffload.codec``). Flags: codec id, bound - 1. Body: the bursts or
-groups. The codecs take NaN and infinities, but a compressor refuses them.
+Algorithms 2 and 3, and the other codecs of ``netoffload.codec``). The codecs take NaN and infinities, but a compressor
+refuses them.
 """
 
 from __future__ import annotations
@@ -40,24 +40,13 @@ class NoCompression(Compressor):
             raise CodecError(f"payload of {body.size} octets does not hold {layout.count} floats")
         return np.frombuffer(body, np.float32).copy()
 
-    def _size(self, values: Float32Array, state: State) -> int:
-        return values.nbytes
-
 
 @dataclass(frozen=True)
 class Nic(Compressor):
-    """A codec of the NIC.
+    """A codec of the NIC."""
 
-    Attributes:
-        codec: inceptionn, bounded, truncate16, truncate22, truncate24, packed or none.
-        bound: the error bound is 2^-bound, 1..16.
-
-    Raises:
-        UsageError: an unknown codec or a bound out of range.
-    """
-
-    codec: str = "inceptionn"
-    bound: int = BOUND_K_DEFAULT
+    codec: str = "inceptionn"  # inceptionn, bounded, truncate16, truncate22, truncate24, packed or none
+    bound: int = BOUND_K_DEFAULT  # the error bound is 2^-bound, 1..16
 
     name: ClassVar[str] = "nic"
     method_id: ClassVar[MethodId] = MethodId.NIC
@@ -82,6 +71,3 @@ class Nic(Compressor):
 
     def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
         return codecs.get(self.codec).decode(body, layout.count, self.bound)
-
-    def _size(self, values: Float32Array, state: State) -> int:
-        return codecs.get(self.codec).encode(values, self.bound).size

@@ -12,10 +12,9 @@ The target of a packing must be zero. The target and a stream to unpack must hav
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from netoffload.compiled.arrays import Uint8Array, Uint16Array
 from netoffload.compiled.jit import inline_kernel, kernel
@@ -44,24 +43,6 @@ def stream_octets(count: int, width: int) -> int:
 def trit_octets(count: int) -> int:
     """Return the octets of ``count`` ternary digits."""
     return -(-count // TRITS)
-
-
-def pack_exact(codes: Codes, width: int) -> bytes:
-    """Return the stream of codes below 2^width: the oracle of :func:`pack`."""
-    number = sum(int(code) << i * width for i, code in enumerate(codes))
-    return number.to_bytes(stream_octets(codes.size, width), "little")
-
-
-def unpack_exact(stream: bytes, count: int, width: int) -> Codes:
-    """Return the codes of a stream: the oracle of :func:`unpack`."""
-    number = int.from_bytes(stream, "little")
-    return np.array([number >> i * width & ((1 << width) - 1) for i in range(count)], np.uint16)
-
-
-def pack_trits_exact(digits: npt.NDArray[np.integer[Any]]) -> bytes:
-    """Return the ternary stream of digits 0..2: the oracle of :func:`pack_trits`."""
-    fives = (digits[first : first + TRITS] for first in range(0, digits.size, TRITS))
-    return bytes(sum(int(digit) * 3**i for i, digit in enumerate(five)) for five in fives)
 
 
 def padded(body: Uint8Array) -> Uint8Array:

@@ -2,33 +2,21 @@
 
 A value v of a group becomes sign(v) * (l / s) * c. The level l is drawn so that the mean is v (``rounding``; QSGD 3.1,
 Jiang and Agrawal, Eq. 18). c is the group's Euclidean length (``norm=l2``, for which the bounds on the variance are
-proved) or its largest magnitude (``norm=max``, as in QSGD's experiments). A group is a layer, or a bucket of values
-inside a layer.
+proved) or its largest magnitude (``norm=max``, as in QSGD's experiments).
 
-The number of levels (Jiang and Agrawal, NeurIPS 2018, 3.3 and 4), with N values in a group, m samples in a worker's
-batch, and p iterations between exchanges: the variance ratio of Eq. 13 is at most min(N / (4 s^2), sqrt(N) / s), so
+The rules for s are those of Jiang and Agrawal (NeurIPS 2018, 3.3 and 4): the variance ratio of Eq. 13 is at most
+min(N / (4 s^2), sqrt(N) / s). docs/design/compressors.md has rules and octets.
 
-========  ================  =======================================================================
-rule      s                 keeps the convergence rate of uncompressed SGD
-========  ================  =======================================================================
-given     ``levels``        --
-n         sqrt(N) / 2       with training data shared by all workers (q <= 1)
-mn        sqrt(m N) / 2     with training data partitioned among the workers (q <= 1/m)
-mpn       sqrt(m p N) / 2   the same, exchanging once every p iterations (PQASGD, q <= 1/(m p))
-========  ================  =======================================================================
-
-s need not be an integer, and is at least 1. The highest level in use is s times the largest magnitude over c, rounded
-up; it determines the bits of a code, its ceil(log2) and a sign. With norm=l2 it is far less than s, and with
-s = |v|_2 / |v|_inf it is 1: TernGrad. A code has 16 bits, so the highest level that travels is 32767. VGG-16's fc6
-needs s = 81,097 (N = 102.8 million, m = 256). Values above level 32767 travel as float32; with norm=l2 there are at
-most (s / 32767)^2 of them per group. With norm=max there is no such limit, so an s above 32767 is refused.
+The highest level in use is s times the largest magnitude over c, rounded up. With norm=l2 it is far less than s, and
+with s = |v|_2 / |v|_inf it is 1: TernGrad. A code has 16 bits, so the highest level that travels is 32767. Values above
+it travel as float32; with norm=l2 there are at most (s / 32767)^2 of them per group. With norm=max there is no such
+limit, so an s above 32767 is refused.
 
 Body::
 
-    s         float32: s of the first group; a decoder with another s refuses the payload
+    s         float32: s of the first group
     scalers   float32 per group: c
-    large     only if some s is above 32767: number of values above level 32767 (32 bits), their indices (32 bits
-              each, ascending), the values (float32 each); their codes are 0
+    large     only if some s is above 32767: number of values above that level (32 bits), indices (32 bits each), values
     widths    8 bits per group: bits of its codes; only for coding=fixed and norm=l2, as norm=max has them from s
     codes     level << 1 | sign, the groups' streams one after the other, each of whole octets; no octets for a group
               with scaler 0; or one Elias stream (``elias``) of all values
@@ -50,6 +38,7 @@ from netoffload.compressors.layout import Layout
 from netoffload.compressors.packing import Codes
 from netoffload.compressors.rounding import MAX_LEVEL, round_to_levels, values_of_levels
 from netoffload.compressors.scalers import Bounds, Scale, group_scalers, scalers_of
+from netoffload.config import check_choice
 from netoffload.errors import CodecError, UsageError
 
 RULES: Final = ("given", "n", "mn", "mpn")
@@ -65,28 +54,15 @@ Widths = Uint8Array
 
 @dataclass(frozen=True)
 class Qsgd(Compressor):
-    """Quantised gradients.
+    """Quantised gradients."""
 
-    Attributes:
-        levels: s, 1..32767, for the rule ``given``.
-        rule: given, n, mn or mpn.
-        batch: m, samples in a worker's batch, for the rules with m.
-        period: p, iterations between exchanges, for the rule mpn.
-        norm: l2 or max.
-        bucket: values per group; 0: a group is a layer.
-        coding: fixed (packed at fixed width), or Elias gamma, omega or gaps.
-
-    Raises:
-        UsageError: a parameter out of its range.
-    """
-
-    levels: float = 7.0
-    rule: str = "given"
-    batch: int = 1
-    period: int = 1
-    norm: str = "max"
-    bucket: int = 512
-    coding: str = "fixed"
+    levels: float = 7.0  # s, 1..32767, for the rule ``given``
+    rule: str = "given"  # given, n, mn or mpn
+    batch: int = 1  # m, samples in a worker's batch, for the rules with m
+    period: int = 1  # p, iterations between exchanges, for the rule mpn
+    norm: str = "max"  # l2 or max
+    bucket: int = 512  # values per group; 0: a group is a layer
+    coding: str = "fixed"  # fixed (packed at fixed width), or Elias gamma, omega or gaps
 
     name: ClassVar[str] = "qsgd"
     method_id: ClassVar[MethodId] = MethodId.QSGD
@@ -105,13 +81,9 @@ class Qsgd(Compressor):
         """Refuse parameters out of range."""
         if not 1 <= self.levels <= MAX_LEVEL:
             raise UsageError(f"levels must be 1 to {MAX_LEVEL}, not {self.levels}")
-        for what, value, choices in (
-            ("rule", self.rule, RULES),
-            ("norm", self.norm, tuple(NORMS)),
-            ("coding", self.coding, CODINGS),
-        ):
-            if value not in choices:
-                raise UsageError(f"{what} {value!r} is unknown: choose from {', '.join(choices)}")
+        check_choice("rule", self.rule, RULES)
+        check_choice("norm", self.norm, tuple(NORMS))
+        check_choice("coding", self.coding, CODINGS)
         if self.batch < 1 or self.period < 1 or self.bucket < 0:
             raise UsageError(
                 f"batch and period must be at least 1 and bucket 0 (layers) or more, not {self.batch}, {self.period},"
@@ -124,20 +96,12 @@ class Qsgd(Compressor):
         return CODINGS.index(self.coding) | (self.norm == "max") << 2
 
     def make_state(self, layout: Layout, *, seed: int = 0, rank: int = 0, error_feedback: bool = False) -> State:
-        """Return the state before the first call.
-
-        Raises:
-            UsageError: as in the base class, or the layout asks for more levels than a code can hold.
-        """
+        """Return the state before the first call; UsageError if the layout needs more levels than a code can hold."""
         self.levels_of(layout.groups(self.bucket))
         return super().make_state(layout, seed=seed, rank=rank, error_feedback=error_feedback)
 
     def levels_of(self, bounds: Bounds) -> Float32Array:
-        """Return s of every group, float32[g].
-
-        Raises:
-            UsageError: norm=max, and more levels than a code can hold.
-        """
+        """Return s of every group, float32[g]; UsageError if a code cannot hold so many levels."""
         if self.rule == "given":
             return np.full(bounds.size - 1, self.levels, np.float32)
         factor = {"n": 1, "mn": self.batch, "mpn": self.batch * self.period}[self.rule]
@@ -150,20 +114,23 @@ class Qsgd(Compressor):
         return levels
 
     def _encode(self, values: Float32Array, state: State) -> Uint8Array:
-        bounds, scalers, levels = self._groups(values, state.layout)
+        bounds = state.layout.groups(self.bucket)
+        scalers, levels = group_scalers(values, bounds, NORMS[self.norm]), self.levels_of(bounds)
+        with np.errstate(over="ignore"):  # s need not be an integer: the highest level may mean more than c
+            require_finite((np.ceil(levels) / levels * scalers).astype(np.float32), "the highest level of a group")
         values, large = _without_large(values, bounds, scalers, levels)
-        codes = _rounded(values, bounds, scalers, levels, state.key())
-        head = np.concatenate((np.concatenate((_first(levels), scalers)).view(np.uint8), large))
+        codes, widths = np.empty(values.size, np.uint16), np.empty(0, np.uint8)
+        round_to_levels(values, bounds, scalers, levels, *state.key(), codes)
         if self.coding == "fixed":
             widths = self._widths(values, bounds, scalers, levels)
-            sent_widths = widths if self.norm == "l2" else widths[:0]
             stream = _streams_octets(bounds, widths)
         else:
-            sent_widths = np.zeros(0, np.uint8)
             stream = -(-elias.stream_bits(codes, self.coding) // 8)
-        stream_at = HEADER_OCTETS + head.size + sent_widths.size
-        payload = empty_payload(stream_at - HEADER_OCTETS + stream + packing.SLACK)
-        payload[HEADER_OCTETS:stream_at] = np.concatenate((head, sent_widths))
+        sent_widths = widths if self.norm == "l2" else widths[:0]
+        head = np.concatenate([part.view(np.uint8) for part in (_first(levels), scalers, large, sent_widths)])
+        stream_at = HEADER_OCTETS + head.size
+        payload = empty_payload(head.size + stream + packing.SLACK)
+        payload[HEADER_OCTETS:stream_at] = head
         if self.coding == "fixed":
             _pack_groups(codes.view(np.uint8), bounds, widths, payload, stream_at)
         else:
@@ -193,32 +160,13 @@ class Qsgd(Compressor):
         values[indices] = large
         return values
 
-    def _size(self, values: Float32Array, state: State) -> int:
-        bounds, scalers, levels = self._groups(values, state.layout)
-        values, large = _without_large(values, bounds, scalers, levels)
-        head = _S_OCTETS + scalers.nbytes + large.size
-        if self.coding != "fixed":
-            codes = _rounded(values, bounds, scalers, levels, state.key())
-            return head - (-elias.stream_bits(codes, self.coding) // 8)
-        widths = self._widths(values, bounds, scalers, levels)
-        return head + (widths.size if self.norm == "l2" else 0) + _streams_octets(bounds, widths)
-
-    def _groups(self, values: Float32Array, layout: Layout) -> tuple[Bounds, Float32Array, Float32Array]:
-        """Return (limits of groups, c, s)."""
-        bounds = layout.groups(self.bucket)
-        scalers, levels = group_scalers(values, bounds, NORMS[self.norm]), self.levels_of(bounds)
-        with np.errstate(over="ignore"):
-            highest = (np.ceil(levels) / levels * scalers).astype(np.float32)
-        require_finite(highest, "the highest level of a group")
-        return bounds, scalers, levels
-
     def _widths(self, values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array) -> Widths:
         """Return the bits of the codes of every group, enough for the highest level that rounding can reach."""
         if self.norm == "max":
             return _widths_of(scalers, levels)
         largest = group_scalers(values, bounds, Scale.LARGEST)
         divisor = np.where(scalers > 0, scalers, np.float32(1))
-        # The same operations as in ``rounding`` keep the order of values, so no level is higher.
+        # The same operations as in ``rounding`` keep the order of values, so no level is higher than the largest's.
         # A group with only large values has the width of level 1.
         return _widths_of(scalers, np.maximum(np.minimum(largest / divisor * levels, levels), np.float32(1)))
 
@@ -252,13 +200,13 @@ def _without_large(
     """Return (values with those above MAX_LEVEL set to 0, the octets of ``large``, which may be none)."""
     if not (levels > MAX_LEVEL).any():
         return values, np.zeros(0, np.uint8)
-    found = [
+    above = [
         # The same operations as in ``rounding``: a value that stays has at most MAX_LEVEL.
         bounds[group] + np.flatnonzero(np.abs(values[bounds[group] : bounds[group + 1]]) / scalers[group] * s > _TOP)
         for group, s in enumerate(levels)
         if s > MAX_LEVEL and scalers[group] > 0
     ]
-    indices = np.concatenate([np.zeros(0, np.int64), *found]).astype("<u4")
+    indices = np.concatenate([np.zeros(0, np.int64), *above]).astype("<u4")
     rest = values.copy()
     rest[indices] = 0
     parts = (np.array([indices.size], "<u4"), indices, values[indices])
@@ -287,14 +235,6 @@ def _widths_of(scalers: Float32Array, tops: Float32Array) -> Widths:
 
 def _streams_octets(bounds: Bounds, widths: Widths) -> int:
     return int(((np.diff(bounds) * widths + 7) >> 3).sum())
-
-
-def _rounded(
-    values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array, key: tuple[int, int]
-) -> Codes:
-    codes = np.empty(values.size, np.uint16)
-    round_to_levels(values, bounds, scalers, levels, *key, codes)
-    return codes
 
 
 @kernel

@@ -34,7 +34,6 @@ METHODS: Final[tuple[type[Compressor], ...]] = (
     Half,
     General,
 )
-"""Every method; one line each."""
 
 ALIASES: Final[dict[str, str]] = {
     "inceptionn": "nic:codec=inceptionn",
@@ -57,14 +56,7 @@ ALIASES: Final[dict[str, str]] = {
 """Names in papers and their text forms here; further parameters may follow such a name."""
 
 
-def _table() -> dict[str, type[Compressor]]:
-    table = {method.name: method for method in METHODS}
-    if len(table) != len(METHODS) or len({method.method_id for method in METHODS}) != len(METHODS):
-        raise UsageError("a compressor's name or method id is registered twice")
-    return table
-
-
-_BY_NAME: Final = _table()
+_BY_NAME: Final = {method.name: method for method in METHODS}
 
 
 def names() -> tuple[str, ...]:
@@ -79,11 +71,7 @@ def specs() -> tuple[str, ...]:
 
 
 def get(name: str, **parameters: object) -> Compressor:
-    """Return the compressor ``name`` with these parameters.
-
-    Raises:
-        UsageError: no such method or parameter, or a value that the method refuses.
-    """
+    """Return the compressor ``name`` with these parameters."""
     if name in ALIASES:
         own, _, preset = ALIASES[name].partition(":")
         return get(own, **{**_parameters(own, preset), **parameters})
@@ -97,11 +85,7 @@ def get(name: str, **parameters: object) -> Compressor:
 
 
 def parse(spec: str) -> Compressor:
-    """Return the compressor of a text such as ``qsgd:levels=15,norm=max,bucket=512``.
-
-    Raises:
-        UsageError: no such method or parameter, or a value of another type.
-    """
+    """Return the compressor of a text such as ``qsgd:levels=15,norm=max,bucket=512``."""
     name, _, rest = spec.partition(":")
     own = ALIASES.get(name, name).partition(":")[0]
     return get(name, **(_parameters(own, rest) if own in _BY_NAME else {}))

@@ -18,8 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.compiled.arrays import Uint32Array
-from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.jit import inline_kernel
 from netoffload.errors import UsageError
 
 MASK32: Final = 0xFFFFFFFF
@@ -30,16 +29,7 @@ GOLDEN: Final = 0x9E3779B9
 
 
 def stream_key(seed: int, rank: int, step: int) -> tuple[int, int]:
-    """Return the key of one call: two 32-bit words.
-
-    Args:
-        seed: the run's seed, 0..2^64-1.
-        rank: the worker's rank, 0..2^32-1; ranks round independently.
-        step: the number of the call, 0..2^64-1.
-
-    Raises:
-        UsageError: a number out of its range.
-    """
+    """Return the key of one call, two 32-bit words. ``step`` is the number of the call, 0..2^64-1, like the seed."""
     if not (0 <= seed < 2**64 and 0 <= rank < 2**32 and 0 <= step < 2**64):
         raise UsageError(f"seed, rank and step must be 0 to 2^64-1, 2^32-1 and 2^64-1, not {seed}, {rank}, {step}")
     words = (seed & MASK32, seed >> 32, rank, step & MASK32, step >> 32)
@@ -59,12 +49,6 @@ def mix_exact(word: int) -> int:
     word ^= word >> 15
     word = word * MULTIPLIER_B & MASK32
     return word ^ word >> 15
-
-
-def words_exact(key: tuple[int, int], first: int, count: int) -> Uint32Array:
-    """Return the words of ``count`` indices from ``first`` on: the oracle of :func:`fill_words`."""
-    words = [mix_exact(mix_exact(index ^ key[0]) ^ key[1]) for index in range(first, first + count)]
-    return np.array(words, np.uint32)
 
 
 @inline_kernel
@@ -87,11 +71,3 @@ def mix(word: np.uint32) -> np.uint32:
 def random_word(index: np.uint32, key0: np.uint32, key1: np.uint32) -> np.uint32:
     """Return the word of an index, all uint32: for use inside a kernel's loop."""
     return mix(mix(index ^ key0) ^ key1)
-
-
-@kernel
-def fill_words(key0: int, key1: int, first: int, out: Uint32Array) -> None:
-    """Write the words of the indices from ``first`` on to ``out``, uint32[count]."""
-    low, high = np.uint32(key0), np.uint32(key1)
-    for i in range(out.size):
-        out[i] = random_word(np.uint32(first + i), low, high)

@@ -15,49 +15,16 @@ alike. A probability is off by at most 2^-24, the precision of a float32 next to
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint16Array
 from netoffload.compiled.jit import kernel
-from netoffload.compressors.packing import Codes
-from netoffload.compressors.rng import random_word, words_exact
-from netoffload.compressors.scalers import Bounds
+from netoffload.compressors.rng import random_word
 
 MAX_LEVEL: Final = 2**15 - 1
 """A code has 16 bits, one of them the sign."""
-
-
-def round_exact(
-    values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array, key: tuple[int, int]
-) -> Codes:
-    """Return the codes of :func:`round_to_levels` in plain NumPy: the oracle."""
-    codes = np.zeros(values.size, np.uint16)
-    scale24 = np.float32(2.0**24)
-    for group, (first, last) in enumerate(pairwise(bounds)):
-        divisor = scalers[group] if scalers[group] > 0 else np.float32(1)
-        with np.errstate(over="ignore"):  # a shared scaler may be so small that the quotient is infinite
-            x = np.abs(values[first:last]) / divisor * levels[group]
-        x = np.where(x < levels[group], x, levels[group])
-        below = np.floor(x)
-        drawn = (words_exact(key, int(first), int(last - first)) >> 8).astype(np.float32)
-        level = below.astype(np.uint16) + (drawn < (x - below) * scale24)
-        if scalers[group] == 0:
-            level[:] = 0
-        codes[first:last] = np.where(level > 0, level << 1 | (values[first:last] < 0), 0)
-    return codes
-
-
-def values_exact(codes: Codes, bounds: Bounds, scalers: Float32Array, levels: Float32Array) -> Float32Array:
-    """Return the values of :func:`values_of_levels` in plain NumPy: the oracle."""
-    values = np.zeros(codes.size, np.float32)
-    for group, (first, last) in enumerate(pairwise(bounds)):
-        chosen = codes[first:last]
-        magnitude = (chosen >> 1).astype(np.float32) / levels[group] * scalers[group]
-        values[first:last] = np.where(chosen & 1, -magnitude, magnitude)
-    return values
 
 
 @kernel
@@ -70,16 +37,10 @@ def round_to_levels(
     key1: int,
     codes: Uint16Array,
 ) -> None:
-    """Write the code of every value.
+    """Write the code of every value, uint16[n], for float32[n], finite; value i takes the random word of index i.
 
-    Args:
-        values: float32[n], finite; value i takes the random word of index i.
-        bounds: int64[g + 1], the limits of groups.
-        scalers: float32[g], not negative; all codes of a group with scaler 0 are 0.
-        levels: float32[g], s of every group, at least 1, perhaps no integer. No value's level may exceed MAX_LEVEL.
-        key0: first word of the call's key, 32 bits.
-        key1: second word of the call's key.
-        codes: uint16[n] to write.
+    ``scalers``, float32[g], are not negative; all codes of a group with scaler 0 are 0. ``levels`` has each group's
+    s, at least 1, perhaps no integer; no value's level may exceed MAX_LEVEL.
     """
     low, high = np.uint32(key0), np.uint32(key1)
     for group in range(scalers.size):
@@ -104,7 +65,7 @@ def round_to_levels(
 def values_of_levels(
     codes: Uint16Array, bounds: Int64Array, scalers: Float32Array, levels: Float32Array, values: Float32Array
 ) -> int:
-    """Write the value of every code to ``values``, float32[n]; return how many codes are invalid.
+    """Write the value of every code, float32[n]; return how many codes are invalid.
 
     Invalid are a sign without a level, a level above the group's s rounded up, and codes other than 0 with scaler 0.
     """

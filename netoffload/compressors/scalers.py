@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import enum
 import math
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from netoffload.compiled.arrays import Float32Array, Float64Array, Int64Array, Uint8Array, Uint32Array
+from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uint32Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import bits_float32
 from netoffload.compressors.base import INFINITY_WORD, largest_word
@@ -34,17 +33,9 @@ class Scale(enum.IntEnum):
 
 
 def group_scalers(values: Float32Array, bounds: Bounds, scale: Scale, clip_factor: float = 0.0) -> Float32Array:
-    """Return the scaler of every group, float32[g], not negative.
+    """Return the scaler of every group, float32[g], not negative, for float32[n], finite.
 
-    Args:
-        values: float32[n], finite.
-        bounds: int64[g + 1].
-        scale: the largest magnitude, or the Euclidean length.
-        clip_factor: c: limits the largest magnitude to c standard deviations of the group (TernGrad, Eq. 9); 0: no
-            limit.
-
-    Raises:
-        UsageError: a group's length is not a finite float32.
+    ``clip_factor`` c limits the largest magnitude to c standard deviations of the group (TernGrad, Eq. 9); 0: no limit.
     """
     scalers = np.zeros(bounds.size - 1, np.float32)
     _fill_scalers(values, values.view(np.uint32), bounds, int(scale), float(clip_factor), scalers)
@@ -56,53 +47,20 @@ def group_scalers(values: Float32Array, bounds: Bounds, scale: Scale, clip_facto
 def clip_groups(values: Float32Array, bounds: Bounds, limits: Float32Array) -> Float32Array:
     """Return the values with magnitudes limited to the limit of their group (TernGrad, Eq. 9), float32[n].
 
-    Args:
-        values: float32[n], finite.
-        bounds: int64[g + 1]; values behind the last group stay.
-        limits: float32[g], not negative.
+    ``limits``, float32[g], are not negative. Values behind the last group stay.
     """
     clipped = values.copy()
     _clip(bounds, limits, clipped)
     return clipped
 
 
-def group_scalers_exact(values: Float32Array, bounds: Bounds, scale: Scale, clip_factor: float = 0.0) -> Float32Array:
-    """Return :func:`group_scalers` in plain NumPy: the oracle."""
-    scalers = []
-    for first, last in pairwise(bounds):
-        group = values[first:last].astype(np.float64)
-        if scale is Scale.LENGTH:
-            scalers.append(np.float32(np.sqrt(_lane_sum(group * group))))
-            continue
-        largest = np.float32(np.abs(group).max(initial=0.0))
-        if clip_factor > 0:
-            mean = _lane_sum(group) / group.size
-            deviation = np.sqrt(max(_lane_sum(group * group) / group.size - mean * mean, 0.0))
-            limit = np.float32(min(clip_factor * deviation, float(largest)))
-            largest = limit if limit > 0 else largest
-        scalers.append(largest)
-    return np.array(scalers, np.float32)
-
-
 def scalers_of(octets: Uint8Array) -> Float32Array:
-    """Return the scalers that a peer sent.
-
-    Raises:
-        CodecError: a scaler is negative or not finite.
-    """
+    """Return the scalers that a peer sent; CodecError if one is negative or not finite."""
     scalers = np.frombuffer(octets, np.float32).copy()
+    # The bits of a negative number have bit 31 set, so they are above those of infinity.
     if (scalers.view(np.uint32) >= INFINITY_WORD).any():
         raise CodecError("a scaler in the payload is negative or not finite")
     return scalers
-
-
-def _lane_sum(terms: Float64Array) -> float:
-    padded = np.zeros(-(-max(terms.size, 1) // LANES) * LANES)
-    padded[: terms.size] = terms
-    lanes = [0.0] * LANES
-    for row in padded.reshape(-1, LANES):
-        lanes = [lane + float(term) for lane, term in zip(lanes, row, strict=True)]
-    return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
 
 
 @inline_kernel
@@ -148,7 +106,7 @@ def _fill_scalers(
 ) -> None:
     for group in range(scalers.size):
         inside = values[bounds[group] : bounds[group + 1]]
-        if scale == 1:
+        if scale == 1:  # Scale.LENGTH: kernels take plain numbers
             _, squares = _sums(inside)
             scalers[group] = np.float32(math.sqrt(squares))
             continue

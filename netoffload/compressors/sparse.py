@@ -7,20 +7,17 @@
     form 0, gaps     k numbers, LEB128: how many values are left out before each one that is sent
     form 1, bitmap   ceil(n / 8) octets; value i is bit i % 8 of octet i // 8, and the bits behind the last value are 0
 
-A gap below 128 takes one octet, a gap below 16,384 two, so gaps are shorter if less than about one value in eight is
-sent. Equal lengths take gaps. LEB128 is the variable-length integer of DWARF (version 5, section 7.6): 7 bits per
-octet, the lowest first, bit 7 set in all but the last. A last octet of 0 behind another is refused, so that every gap
-has one form.
+Equal lengths take gaps. LEB128 is the variable-length integer of DWARF (version 5, section 7.6): 7 bits per octet, the
+lowest first, bit 7 set in all but the last. A last octet of 0 behind another is refused: every gap has one form.
 
 Codes of sent values are never 0, so a dense vector of codes shows which values are sent. With a bitmap, values are
 moved together and apart without a branch on the data, which would be mispredicted at most densities. With gaps, the few
-places are listed first, 64 values at a time.
+positions are listed first, 64 values at a time.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -38,6 +35,7 @@ Dense = TypeVar("Dense", Uint8Array, Uint32Array, Float32Array)
 
 INDEX_HEADER: Final = struct.Struct("<BI")
 MALFORMED: Final = -1
+GAP_OCTETS_MAX: Final = 5  # 32 bits in LEB128
 
 ONES: Final = np.array([octet.bit_count() for octet in range(256)], np.uint8)
 """How many bits are set in each octet."""
@@ -45,76 +43,50 @@ ONES: Final = np.array([octet.bit_count() for octet in range(256)], np.uint8)
 
 @dataclass(frozen=True)
 class Index:
-    """An index of the values that travel, in the shorter form.
+    """An index of the values that travel, in the shorter form."""
 
-    Attributes:
-        form: GAPS or BITMAP.
-        sent: how many values travel.
-        octets: length of the index on the wire, with its header.
-        bitmap: uint8[ceil(n / 8)].
-        places: uint32[sent], the places of these values; with GAPS only.
-    """
-
-    form: int
-    sent: int
-    octets: int
-    bitmap: Uint8Array
-    places: Uint32Array | None = None
+    form: int  # GAPS or BITMAP
+    sent: int  # how many values travel
+    body: Uint8Array  # what follows the header
+    positions: Uint32Array | None = None  # uint32[sent], where these values are; with GAPS only
 
     @classmethod
     def of(cls, codes: Uint8Array) -> Index:
         """Return the index of the codes that are not 0, uint8[n]."""
-        bitmap_octets = -(-codes.size // 8)
         words = np.zeros(-(-codes.size // 64), np.uint64)
-        bitmap = words.view(np.uint8)[:bitmap_octets]
+        bitmap = words.view(np.uint8)[: -(-codes.size // 8)]
         bitmap[:] = np.packbits(codes != 0, bitorder="little")
         sent = int(np.count_nonzero(codes))
-        if sent <= bitmap_octets:  # a gap takes at least one octet
-            places = np.empty(sent, np.uint32)
-            fill_places(words, places)
-            octets = int(gaps_octets(places))
-            if octets <= bitmap_octets:
-                return cls(GAPS, sent, INDEX_HEADER.size + octets, bitmap, places)
-        return cls(BITMAP, sent, INDEX_HEADER.size + bitmap_octets, bitmap)
+        if sent <= bitmap.size:  # a gap takes at least one octet
+            positions = np.empty(sent, np.uint32)
+            fill_positions(words, positions)
+            gaps = np.empty(GAP_OCTETS_MAX * sent, np.uint8)
+            gaps = gaps[: fill_gaps(positions, gaps)]
+            if gaps.size <= bitmap.size:
+                return cls(GAPS, sent, gaps, positions)
+        return cls(BITMAP, sent, bitmap)
+
+    @property
+    def octets(self) -> int:
+        """Length of the index on the wire, with its header."""
+        return INDEX_HEADER.size + self.body.size
 
     def write(self, target: Uint8Array) -> None:
         """Write header and index to uint8[octets]."""
         INDEX_HEADER.pack_into(target.data, 0, self.form, self.sent)
-        if self.places is None:
-            target[INDEX_HEADER.size :] = self.bitmap
-        else:
-            fill_gaps(self.places, target[INDEX_HEADER.size :])
+        target[INDEX_HEADER.size :] = self.body
 
     def gather(self, codes: Uint8Array, source: Dense) -> Dense:
         """Return the values of ``source`` that are sent: [sent] of its type."""
-        if self.places is not None:
-            return source[self.places]
+        if self.positions is not None:
+            return source[self.positions]
         packed = np.empty(self.sent + 1, source.dtype)
         pack_sent(codes, source, packed)
         return packed[:-1]
 
 
-def index_exact(sent: Sequence[bool]) -> bytes:
-    """Return the index of the true elements, with its header: the oracle."""
-    places = [place for place, is_sent in enumerate(sent) if is_sent]
-    gaps = bytearray()
-    for place, last in zip(places, [-1, *places], strict=False):
-        gap = place - last - 1
-        while gap >= 128:
-            gaps.append(gap % 128 + 128)
-            gap //= 128
-        gaps.append(gap)
-    bitmap = sum(1 << place for place in places).to_bytes(-(-len(sent) // 8), "little")
-    takes_gaps = len(gaps) <= len(bitmap)
-    return INDEX_HEADER.pack(GAPS if takes_gaps else BITMAP, len(places)) + (bytes(gaps) if takes_gaps else bitmap)
-
-
 def read_header(body: Uint8Array, count: int) -> tuple[int, int]:
-    """Return the form of an index and how many of ``count`` values are sent.
-
-    Raises:
-        CodecError: too short, an unknown form, or more values than there are.
-    """
+    """Return the form of an index and how many of ``count`` values are sent."""
     if body.size < INDEX_HEADER.size:
         raise CodecError("payload ends before its index")
     form, sent = INDEX_HEADER.unpack_from(body.data)
@@ -124,16 +96,9 @@ def read_header(body: Uint8Array, count: int) -> tuple[int, int]:
 
 
 def scatter(index: Uint8Array, form: int, packed: Dense, dense: Dense) -> None:
-    """Write the sent values to their places.
+    """Write the k sent values to their positions in ``dense``, [n] of the same type; every element is written.
 
-    Args:
-        index: the index without its header.
-        form: GAPS or BITMAP.
-        packed: uint8 or uint32[k + 1], the sent values, and one element of any value behind them.
-        dense: [n] of the same type; every element is written.
-
-    Raises:
-        CodecError: the index does not name k of n places, or is too long.
+    ``index`` has no header. ``packed`` has one element more than values: any value, which a kernel reads and drops.
     """
     sent = packed.size - 1
     if form == BITMAP:
@@ -147,56 +112,37 @@ def scatter(index: Uint8Array, form: int, packed: Dense, dense: Dense) -> None:
 
 
 @kernel
-def fill_places(words: Uint64Array, places: Uint32Array) -> None:
+def fill_positions(words: Uint64Array, positions: Uint32Array) -> None:
     """Write the numbers of the bits that are set in a bitmap, uint64[], to uint32[sent]."""
     cursor = np.uint64(0)
     for at in range(words.size):
         word = words[at]
         while word:
-            places[cursor] = 64 * at + trailing_zeros(word)
+            positions[cursor] = 64 * at + trailing_zeros(word)
             cursor += np.uint64(1)
             word &= word - np.uint64(1)
 
 
 @kernel
-def gaps_octets(places: Uint32Array) -> int:
-    """Return the octets of the gaps between places."""
-    octets = places.size
-    following = 0
-    for k in range(places.size):
-        gap = whole(places[k]) - following
-        following = whole(places[k]) + 1
-        while gap >= 128:
-            octets += 1
-            gap >>= 7
-    return octets
-
-
-@kernel
-def fill_gaps(places: Uint32Array, out: Uint8Array) -> None:
-    """Write the gaps between places to uint8[gaps_octets(places)]."""
+def fill_gaps(positions: Uint32Array, out: Uint8Array) -> int:
+    """Write the gaps between positions to uint8[GAP_OCTETS_MAX * sent]; return how many octets they take."""
     cursor = np.uint64(0)
     following = 0
-    for k in range(places.size):
-        gap = whole(places[k]) - following
-        following = whole(places[k]) + 1
+    for k in range(positions.size):
+        gap = whole(positions[k]) - following
+        following = whole(positions[k]) + 1
         while gap >= 128:
             out[cursor] = gap & 127 | 128
             gap >>= 7
             cursor += np.uint64(1)
         out[cursor] = gap
         cursor += np.uint64(1)
+    return whole(cursor)
 
 
 @kernel
 def pack_sent(codes: Uint8Array, source: Dense, packed: Dense) -> None:
-    """Move the elements of ``source`` whose code is not 0 together.
-
-    Args:
-        codes: uint8[n].
-        source: [n] of any type.
-        packed: of that type, one element longer than the sent values.
-    """
+    """Move the elements of ``source`` whose code is not 0 together; ``packed`` has one element more than that."""
     cursor = np.uint64(0)
     for i in range(codes.size):
         packed[cursor] = source[i]
@@ -230,9 +176,9 @@ def unpack_gaps(gaps: Uint8Array, packed: Dense, dense: Dense) -> int:
             cursor += 1
             gap |= (octet & 127) << shift
             shift += 7
-        place = following + gap
-        if (octet == 0 and shift > 7) or place >= dense.size:
+        position = following + gap
+        if (octet == 0 and shift > 7) or position >= dense.size:
             return MALFORMED
-        dense[place] = packed[k]
-        following = place + 1
+        dense[position] = packed[k]
+        following = position + 1
     return MALFORMED if cursor < gaps.size else 0

@@ -57,29 +57,17 @@ CELLS: Final = 1 << (31 - CELL_SHIFT)
 
 @dataclass(frozen=True)
 class Table:
-    """A data type.
+    """A data type."""
 
-    Attributes:
-        values: float32[256], the value of each octet; NaN for a forbidden octet.
-        ranked: float32[r], the different magnitudes, ascending.
-        octets: uint8[256], the octet of rank r with sign s at r + 128 s.
-        limits: uint32[128], the bits of the largest float32 that has rank r or less.
-        cells: uint8[CELLS], the rank of the smallest float32 in a cell; no cell holds more than one limit.
-    """
-
-    values: Float32Array
-    ranked: Float32Array
-    octets: Uint8Array
-    limits: Uint32Array
-    cells: Uint8Array
+    values: Float32Array  # float32[256], the value of each octet; NaN for a forbidden octet
+    ranked: Float32Array  # float32[r], the different magnitudes, ascending
+    octets: Uint8Array  # uint8[256], the octet of rank r with sign s at r + 128 s
+    limits: Uint32Array  # uint32[128], the bits of the largest float32 that has rank r or less
+    cells: Uint8Array  # uint8[CELLS], the rank of the smallest float32 in a cell; no cell holds more than one limit
 
 
 def magnitudes(kind: str, first_cut: Fraction = FIRST_CUT) -> list[Fraction]:
-    """Return the exact number of each of the 128 magnitudes of a type.
-
-    Raises:
-        UsageError: no such type.
-    """
+    """Return the exact number of each of the 128 magnitudes of a type."""
     if kind == "dynamic":
         return [_dynamic(magnitude, first_cut) for magnitude in range(MAGNITUDES)]
     if kind == "static":
@@ -94,10 +82,7 @@ def magnitudes(kind: str, first_cut: Fraction = FIRST_CUT) -> list[Fraction]:
 def tree_number(path: int, bits: int, first_cut: Fraction = FIRST_CUT) -> Fraction:
     """Return the next cut of the part of the interval that remains after ``bits`` decisions.
 
-    Args:
-        path: the decisions, the first in the highest of the ``bits`` bits; 1 keeps the upper part.
-        bits: number of decisions.
-        first_cut: place of the first cut.
+    ``path`` has the first decision in the highest of these bits; 1 keeps the upper part.
     """
     low, high = TREE
     cut = first_cut
@@ -116,11 +101,7 @@ def _dynamic(magnitude: int, first_cut: Fraction) -> Fraction:
 
 @lru_cache(maxsize=32)
 def table_of(kind: str, offset: int = 0, first_cut: Fraction = FIRST_CUT) -> Table:
-    """Return the table of a type, its numbers multiplied by 10^offset.
-
-    Raises:
-        UsageError: no such type, or an offset outside -30..30.
-    """
+    """Return the table of a type, its numbers multiplied by 10^offset, -30..30."""
     if not -30 <= offset <= 30:
         raise UsageError(f"exponent offset {offset} is outside -30 to 30")
     numbers = [np.float32(float(number * Fraction(10) ** offset)) for number in magnitudes(kind, first_cut)]
@@ -129,11 +110,9 @@ def table_of(kind: str, offset: int = 0, first_cut: Fraction = FIRST_CUT) -> Tab
     octets = np.zeros(2 * MAGNITUDES, np.uint8)
     for rank, number in enumerate(ranked):
         octet = numbers.index(number)
-        octets[rank] = values_octet = octet
-        values[values_octet] = number
-        octets[rank + MAGNITUDES] = octet | 0x80 if number else octet
-        if number:
-            values[octet | 0x80] = -number
+        negative = octet | 0x80 if number else octet  # no octet means -0
+        octets[rank], octets[rank + MAGNITUDES] = octet, negative
+        values[negative], values[octet] = -number, number
     limits = _limits(ranked)
     first_words = np.arange(CELLS, dtype=np.uint32) << np.uint32(CELL_SHIFT)
     cells = np.searchsorted(limits[: ranked.size - 1], first_words, side="left").astype(np.uint8)
@@ -147,6 +126,7 @@ def _limits(ranked: Float32Array) -> Uint32Array:
     for rank in range(ranked.size - 1):
         middle = (Fraction(float(ranked[rank])) + Fraction(float(ranked[rank + 1]))) / 2
         word = int(np.float32(float(middle)).view(np.uint32))
+        # A middle may lie between two float32, and the nearest one on either side of it.
         while Fraction(float(np.uint32(word).view(np.float32))) > middle:
             word -= 1
         while Fraction(float(np.uint32(word + 1).view(np.float32))) <= middle:

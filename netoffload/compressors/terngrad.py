@@ -1,10 +1,9 @@
 """TernGrad (Wen et al., NIPS 2017): every gradient value becomes -1, 0 or +1 times a scaler.
 
 Eq. 1, 2: value v of a group with scaler s becomes s * sign(v) with probability |v| / s, else 0; its mean is v. This is
-rounding to one level (``rounding``). Section 3.3: a scaler per layer, or per ``bucket`` of values inside a layer. The
-scaler is the group's largest magnitude, or c standard deviations if that is less (Eq. 9, c = 2.5). Larger values are
-clipped, which is the only bias. The last layer may travel as float32 (section 4.2): ``exempt`` counts entries of the
-layout, so a layer with weights and biases counts as two.
+rounding to one level (``rounding``). The scaler is the group's largest magnitude, or c standard deviations if that is
+less (Eq. 9). Larger values are clipped, which is the only bias. The last layer may travel as float32 (section 4.2):
+``exempt`` counts entries of the layout, so a layer with weights and biases counts as two.
 
 Body::
 
@@ -13,14 +12,13 @@ Body::
     exempt    float32 per value of the exempt layers
 
 **Scaler sharing** (section 3.1): each worker computes :meth:`TernGrad.scalers`. The largest of each scaler over all
-workers goes to :meth:`TernGrad.encode_shared`, which first clips at the worker's own scaler. Then a sum of N ternary
-vectors has 2 N + 1 levels, and the server can send it back in few bits instead of parameters (**parameter
-localisation**): :class:`TernarySum`. Workers keep their own parameters.
+workers goes to :meth:`TernGrad.encode_shared`. Then a sum of N ternary vectors has 2 N + 1 levels, and the server can
+send it back in few bits instead of parameters (**parameter localisation**): :class:`TernarySum`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -41,7 +39,8 @@ from netoffload.compressors.base import (
 from netoffload.compressors.layout import Layout
 from netoffload.compressors.packing import Codes
 from netoffload.compressors.rounding import round_to_levels, values_of_levels
-from netoffload.compressors.scalers import Scale, clip_groups, group_scalers, scalers_of
+from netoffload.compressors.scalers import Bounds, Scale, clip_groups, group_scalers, scalers_of
+from netoffload.config import check_choice
 from netoffload.errors import CodecError, UsageError
 
 PACKINGS: Final = ("base3", "bits")
@@ -56,23 +55,55 @@ MAX_WORKERS: Final = 2**15 - 1
 
 
 @dataclass(frozen=True)
+class _Body:
+    """The parts of a body: scalers | a stream of codes | values of the exempt layers."""
+
+    bounds: Bounds  # of the groups of ternary values
+    count: int  # number of ternary values
+    stream_octets: int
+    exempt: int  # number of values of the exempt layers
+
+    @property
+    def octets(self) -> int:
+        """Length of the body."""
+        return self._stream_end + 4 * self.exempt
+
+    @property
+    def _stream_at(self) -> int:
+        return 4 * (self.bounds.size - 1)
+
+    @property
+    def _stream_end(self) -> int:
+        return self._stream_at + self.stream_octets
+
+    def payload(
+        self, scalers: Float32Array, pack: Callable[[Uint8Array, int], object], exempt: Float32Array
+    ) -> Uint8Array:
+        """Return a payload whose header is not written; ``pack`` writes the stream at an octet of it."""
+        # Packing writes whole words beyond the stream's end, where the exempt values come after it.
+        payload = empty_payload(max(self.octets, self._stream_end + packing.SLACK))
+        body = payload[HEADER_OCTETS:]
+        body[: self._stream_at] = scalers.view(np.uint8)
+        pack(body, self._stream_at)
+        body[self._stream_end : self.octets] = exempt.view(np.uint8)
+        return payload[: HEADER_OCTETS + self.octets]
+
+    def split(self, body: Uint8Array) -> tuple[Float32Array, Uint8Array, Float32Array]:
+        """Return scalers, the stream with the slack that unpacking needs, and the values of the exempt layers."""
+        if body.size != self.octets:
+            raise CodecError(f"ternary payload of {body.size} octets does not hold {self.count + self.exempt} floats")
+        stream = packing.padded(body[self._stream_at : self._stream_end])
+        return scalers_of(body[: self._stream_at]), stream, np.frombuffer(body[self._stream_end :], np.float32).copy()
+
+
+@dataclass(frozen=True)
 class TernGrad(Compressor):
-    """Ternary gradients.
+    """Ternary gradients."""
 
-    Attributes:
-        clip_factor: c of Eq. 9; 0 does not clip.
-        bucket: values per scaler; 0: one scaler per layer.
-        packing: base3, 1.6 bits per value, or bits, 2.
-        exempt: how many of the layout's last entries travel as float32, 0..127.
-
-    Raises:
-        UsageError: a parameter out of its range.
-    """
-
-    clip_factor: float = CLIP_FACTOR
-    bucket: int = 0
-    packing: str = "base3"
-    exempt: int = 0
+    clip_factor: float = CLIP_FACTOR  # c of Eq. 9; 0 does not clip
+    bucket: int = 0  # values per scaler; 0: one scaler per layer
+    packing: str = "base3"  # 1.6 bits per value, or bits: 2
+    exempt: int = 0  # how many of the layout's last entries travel as float32, 0..127
 
     name: ClassVar[str] = "terngrad"
     method_id: ClassVar[MethodId] = MethodId.TERNGRAD
@@ -85,8 +116,7 @@ class TernGrad(Compressor):
             raise UsageError(f"clip_factor must be 0 (no clipping) or positive, not {self.clip_factor}")
         if self.bucket < 0:
             raise UsageError(f"bucket must be 0 (a scaler per layer) or positive, not {self.bucket}")
-        if self.packing not in PACKINGS:
-            raise UsageError(f"packing {self.packing!r} is unknown: choose from {', '.join(PACKINGS)}")
+        check_choice("packing", self.packing, PACKINGS)
         if not 0 <= self.exempt <= 127:
             raise UsageError(f"exempt must be 0 to 127 layers, not {self.exempt}")
 
@@ -96,73 +126,51 @@ class TernGrad(Compressor):
         return self.exempt << 1 | (self.packing == "bits")
 
     def scalers(self, values: Float32Array, state: State) -> Float32Array:
-        """Return this worker's scalers, float32[groups], from which workers find the largest ones.
-
-        Args:
-            values: as for :meth:`encode`.
-            state: as for :meth:`encode`; it stays unchanged.
-
-        Raises:
-            UsageError: as :meth:`encode`.
-        """
+        """Return this worker's scalers, float32[groups], from which workers find the largest ones."""
         return self._scalers(self._source(values, state), state.layout)
 
     def encode_shared(self, values: Float32Array, scalers: Float32Array, state: State) -> Uint8Array:
-        """Return the payload of ``values`` with the given scalers; otherwise like :meth:`encode`.
+        """Do :meth:`encode` with given scalers, float32[groups], not negative; values above them are clipped too.
 
         Each worker clips at c standard deviations of its own gradient, however large the shared scaler is (3.3).
-
-        Args:
-            values: as for :meth:`encode`.
-            scalers: float32[groups], not negative; values above them are clipped too.
-            state: as for :meth:`encode`.
-
-        Raises:
-            UsageError: as for :meth:`encode`, or scalers of another number, type or sign.
         """
-        bounds = self._ternary(state.layout).groups(self.bucket)
+        bounds = self.body(state.layout).bounds
         groups = bounds.size - 1
         if scalers.dtype != np.float32 or scalers.shape != (groups,) or not (scalers >= 0).all():
             raise UsageError(f"scalers must be float32[{groups}], none negative, not {scalers.dtype}{scalers.shape}")
         require_finite(scalers, "the scalers' vector")
         source = self._source(values, state)
         clipped = clip_groups(source, bounds, self._scalers(source, state.layout)) if self.clip_factor else source
-        return self._sent(self._payload(clipped, np.abs(scalers), state), source, state)
+        return self._sent(self._payload(clipped, np.abs(scalers), state), source, state)  # abs: -0 has a sign bit
 
     def split(self, body: Uint8Array, layout: Layout) -> tuple[Float32Array, Codes, Float32Array]:
-        """Return (scalers, codes of the ternary values, values of the exempt layers) of a body.
-
-        Raises:
-            CodecError: its length or its codes are wrong.
-        """
-        ternary = self._ternary(layout)
-        groups = ternary.groups(self.bucket).size - 1
-        stream_at, stream_end = 4 * groups, 4 * groups + self._stream_octets(ternary.count)
-        if body.size != stream_end + 4 * (layout.count - ternary.count):
-            raise CodecError(f"ternary payload of {body.size} octets does not hold {layout.count} floats")
-        codes = np.empty(ternary.count, np.uint16)
-        octets = packing.padded(body[stream_at:stream_end])
+        """Return (scalers, codes of the ternary values, values of the exempt layers) of a body."""
+        parts = self.body(layout)
+        scalers, stream, rest = parts.split(body)
+        codes = np.empty(parts.count, np.uint16)
         if self.packing == "bits":
-            valid = packing.unpack_stream(octets, 0, codes.view(np.uint8), 0, ternary.count, _WIDTH) >= 0
+            valid = packing.unpack_stream(stream, 0, codes.view(np.uint8), 0, codes.size, _WIDTH) >= 0
         else:
-            valid = packing.unpack_trits(octets, 0, codes, ternary.count)
+            valid = packing.unpack_trits(stream, 0, codes, codes.size)
         if not valid:
             raise CodecError("ternary payload has an octet above 242, or digits behind its end")
-        rest = np.frombuffer(body[stream_end:], np.float32).copy()
-        return scalers_of(body[:stream_at]), codes, rest
+        return scalers, codes, rest
 
     def values_of(self, scalers: Float32Array, codes: Codes, rest: Float32Array, layout: Layout) -> Float32Array:
-        """Return the values of a body that :meth:`split` has split, float32[n].
-
-        Raises:
-            CodecError: an invalid code.
-        """
+        """Return the values of a body that :meth:`split` has split, float32[n]."""
         values = np.empty(layout.count, np.float32)
-        bounds = self._ternary(layout).groups(self.bucket)
+        bounds = self.body(layout).bounds
         if values_of_levels(codes, bounds, scalers, np.ones_like(scalers), values[: codes.size]):
             raise CodecError("ternary payload has a sign without a level, or a level where the scaler is 0")
         values[codes.size :] = rest
         return values
+
+    def body(self, layout: Layout, width: int = 0) -> _Body:
+        """Return the parts of a body; ``width``: bits per code, 0 for those of this packing."""
+        ternary = Layout(layout.sizes[: max(len(layout.sizes) - self.exempt, 0)])
+        width = width or (_WIDTH if self.packing == "bits" else 0)
+        stream = packing.stream_octets(ternary.count, width) if width else packing.trit_octets(ternary.count)
+        return _Body(ternary.groups(self.bucket), ternary.count, stream, layout.count - ternary.count)
 
     def _encode(self, values: Float32Array, state: State) -> Uint8Array:
         return self._payload(values, self._scalers(values, state.layout), state)
@@ -170,37 +178,21 @@ class TernGrad(Compressor):
     def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
         return self.values_of(*self.split(body, layout), layout)
 
-    def _size(self, values: Float32Array, state: State) -> int:
-        ternary = self._ternary(state.layout)
-        groups = ternary.groups(self.bucket).size - 1
-        return 4 * groups + self._stream_octets(ternary.count) + 4 * (values.size - ternary.count)
-
     def _payload(self, values: Float32Array, scalers: Float32Array, state: State) -> Uint8Array:
-        ternary = self._ternary(state.layout)
-        codes = np.empty(ternary.count, np.uint16)
-        bounds = ternary.groups(self.bucket)
-        round_to_levels(values, bounds, scalers, np.ones_like(scalers), *state.key(), codes)
-        stream_at = HEADER_OCTETS + scalers.nbytes
-        stream_end = stream_at + self._stream_octets(codes.size)
-        exempt = values[codes.size :].view(np.uint8)
-        payload = empty_payload(stream_end - HEADER_OCTETS + max(exempt.size, packing.SLACK))
-        payload[HEADER_OCTETS:stream_at] = scalers.view(np.uint8)
-        if self.packing == "bits":
-            packing.pack_stream(codes.view(np.uint8), 0, codes.size, _WIDTH, payload, stream_at)
-        else:
-            packing.pack_trits(codes, codes.size, payload, stream_at)
-        payload[stream_end : stream_end + exempt.size] = exempt
-        return payload[: stream_end + exempt.size]
+        parts = self.body(state.layout)
+        codes = np.empty(parts.count, np.uint16)
+        round_to_levels(values, parts.bounds, scalers, np.ones_like(scalers), *state.key(), codes)
+
+        def pack(target: Uint8Array, at: int) -> None:
+            if self.packing == "bits":
+                packing.pack_stream(codes.view(np.uint8), 0, codes.size, _WIDTH, target, at)
+            else:
+                packing.pack_trits(codes, codes.size, target, at)
+
+        return parts.payload(scalers, pack, values[codes.size :])
 
     def _scalers(self, values: Float32Array, layout: Layout) -> Float32Array:
-        return group_scalers(values, self._ternary(layout).groups(self.bucket), Scale.LARGEST, self.clip_factor)
-
-    def _ternary(self, layout: Layout) -> Layout:
-        """Return the layers that become ternary."""
-        return Layout(layout.sizes[: max(len(layout.sizes) - self.exempt, 0)])
-
-    def _stream_octets(self, count: int) -> int:
-        return packing.stream_octets(count, _WIDTH) if self.packing == "bits" else packing.trit_octets(count)
+        return group_scalers(values, self.body(layout).bounds, Scale.LARGEST, self.clip_factor)
 
 
 @dataclass(frozen=True)
@@ -212,17 +204,10 @@ class TernarySum:
         scalers   float32 per group: the shared scalers
         sums      ceil(log2(2 N + 1)) bits per value: the sum of N ternary digits, plus N
         exempt    float32 per value of the exempt layers: the mean
-
-    Attributes:
-        uplink: the workers' compressor.
-        workers: N, 1..32767.
-
-    Raises:
-        UsageError: a number of workers out of range.
     """
 
-    uplink: TernGrad
-    workers: int
+    uplink: TernGrad  # the workers' compressor
+    workers: int  # N, 1..32767
 
     method_id: ClassVar[MethodId] = MethodId.TERNGRAD_SUM
 
@@ -242,63 +227,33 @@ class TernarySum:
         return self.uplink.exempt << 1
 
     def encode(self, payloads: Sequence[Uint8Array], layout: Layout) -> Uint8Array:
-        """Return the payload of the mean of N workers' payloads.
-
-        Args:
-            payloads: uint8[m] of each worker, made by ``uplink.encode_shared`` with the same scalers.
-            layout: the gradient's layout.
-
-        Raises:
-            UsageError: the number of payloads is not the number of workers.
-            CodecError: a payload is malformed, or its scalers differ from the first payload's.
-        """
+        """Return the payload of the mean of N workers' payloads, which have the same scalers."""
         if len(payloads) != self.workers:
             raise UsageError(f"the sum of {self.workers} workers cannot be made of {len(payloads)} payloads")
         shared, sums, rest = self._added(payloads, layout)
-        stream_at = HEADER_OCTETS + shared.nbytes
-        stream_end = stream_at + packing.stream_octets(sums.size, self.width)
-        mean = (rest / self.workers).astype(np.float32).view(np.uint8)
-        payload = empty_payload(stream_end - HEADER_OCTETS + max(mean.size, packing.SLACK))
+        payload = self._body(layout).payload(
+            shared,
+            lambda target, at: packing.pack_stream(sums.view(np.uint8), 0, sums.size, self.width, target, at),
+            (rest / self.workers).astype(np.float32),
+        )
         write_header(payload, self.method_id, self.flags, layout.count)
-        payload[HEADER_OCTETS:stream_at] = shared.view(np.uint8)
-        packing.pack_stream(sums.view(np.uint8), 0, sums.size, self.width, payload, stream_at)
-        payload[stream_end : stream_end + mean.size] = mean
-        return payload[: stream_end + mean.size]
+        return payload
 
     def decode(self, payload: Uint8Array, layout: Layout) -> Float32Array:
-        """Return the mean gradient, float32[n].
-
-        Raises:
-            CodecError: octets that :meth:`encode` cannot have made.
-        """
-        body = body_of(payload, layout, self.method_id, self.flags)
-        ternary = self.uplink._ternary(layout)
-        bounds = ternary.groups(self.uplink.bucket)
-        stream_at = 4 * (bounds.size - 1)
-        stream_end = stream_at + packing.stream_octets(ternary.count, self.width)
-        if body.size != stream_end + 4 * (layout.count - ternary.count):
-            raise CodecError(f"payload of {body.size} octets does not hold the sum of {layout.count} ternary values")
-        sums = np.empty(ternary.count, np.uint16)
-        octets = packing.padded(body[stream_at:stream_end])
-        end = packing.unpack_stream(octets, 0, sums.view(np.uint8), 0, ternary.count, self.width)
+        """Return the mean gradient, float32[n]; CodecError if :meth:`encode` cannot have made these octets."""
+        parts = self._body(layout)
+        scalers, stream, rest = parts.split(body_of(payload, layout, self.method_id, self.flags))
+        sums = np.empty(parts.count, np.uint16)
+        end = packing.unpack_stream(stream, 0, sums.view(np.uint8), 0, sums.size, self.width)
         if end < 0 or sums.max(initial=0) > 2 * self.workers:
             raise CodecError(f"payload has a sum that {self.workers} ternary digits cannot make")
-        rest = np.frombuffer(body[stream_end:], np.float32)
         if not np.isfinite(rest).all():
             raise CodecError("payload has an exempt layer that is not finite")
-        scalers = scalers_of(body[:stream_at])
-        values = np.empty(layout.count, np.float32)
         mean = (sums.astype(np.int32) - self.workers).astype(np.float32) / np.float32(self.workers)
-        values[: ternary.count] = mean * np.repeat(scalers, np.diff(bounds))
-        values[ternary.count :] = rest
-        return values
+        return np.concatenate((mean * np.repeat(scalers, np.diff(parts.bounds)), rest))
 
-    def wire_size(self, layout: Layout) -> int:
-        """Return the octets of every payload for this layout."""
-        ternary = self.uplink._ternary(layout)
-        groups = ternary.groups(self.uplink.bucket).size - 1
-        stream = packing.stream_octets(ternary.count, self.width)
-        return HEADER_OCTETS + 4 * groups + stream + 4 * (layout.count - ternary.count)
+    def _body(self, layout: Layout) -> _Body:
+        return self.uplink.body(layout, self.width)
 
     def _added(self, payloads: Sequence[Uint8Array], layout: Layout) -> tuple[Float32Array, Codes, Float64Array]:
         """Return (shared scalers, sums of digits plus N, sums of the exempt values in float64)."""
@@ -313,5 +268,5 @@ class TernarySum:
                 raise CodecError(f"the scalers of worker {worker} are not those of worker 0: share them first")
             else:
                 total += rest
-            sums += (codes >> 1) - ((codes & 1) << 1)
+            sums += (codes >> 1) - ((codes & 1) << 1)  # codes 0, 2, 3 are the digits 0, +1, -1
         return shared, sums, total

@@ -11,47 +11,31 @@ method   sent where |x| >= T        stays                        on the wire, pe
 ``qgt``  m T, m = trunc(x / T)      x - m T                      1 octet: sign in bit 7, |m| in bits 0-6
 =======  =========================  ===========================  ==========================================
 
-Values below the threshold stay whole. The paper's text says "greater than T", its algorithms "at least"; this module
-follows the algorithms.
+docs/design/compressors.md says where algorithm (c) differs from what is printed. An octet with |m| = 0 is refused.
 
-Algorithm (c) as printed takes min(m, 255), where m is already a *multiple* of T and not the number of multiples. It
-also rounds down, which for a negative gradient is away from 0. The text shows the intention: the number of multiples is
-sent, it fits an octet, and a gradient's magnitude counts. So m is rounded towards 0. Because an octet must carry the
-sign too, |m| is at most 127, not 255; the rest stays. An octet with |m| = 0 is never sent, and refused.
+**gradient + old residual == sent + new residual**, as real numbers and so also in float32 arithmetic, for every
+|x| < 4096 T (``wgt``: for every x). The left side is one float32 addition per value; its result is x. T has at most 12
+significant bits: a threshold is rounded to this. So every multiple up to 127 T is a float32, and so is the residual.
+From 4096 T on, the residual is the float32 nearest to x minus the sent value. 0 and -0 count as equal.
 
-**gradient + old residual == sent + new residual.** The left side is one float32 addition per value, rounded to nearest
-like all additions of a gradient; its result is x. Then sent + residual is exactly x, as real numbers and so also in
-float32 arithmetic, for every |x| < 4096 T (``wgt``: for every x). The reason is that T has at most 12 significant bits:
-a threshold is rounded to this, by at most 0.025 %. So every multiple up to 127 T is a float32, and so is the residual.
-From 4096 T on, the residual is the float32 nearest to x minus the sent value, and at most 2^-24 of |x| is lost. 0 and
--0 count as equal.
-
-Body: thresholds, float32 | index (``sparse``) | values, in order: floats, octets, or bits from bit 0 on, ceil(k / 8)
-octets. There is one threshold, or one per layer; a decoder refuses a payload with other thresholds than its own.
+Body: thresholds, float32 | index (``sparse``) | values, in order: floats, octets, or bits from bit 0 on. There is one
+threshold, or one per layer; a decoder refuses a payload with other thresholds than its own.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import ClassVar, Final, cast
+from itertools import pairwise, starmap
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 
-from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
-from netoffload.compiled.jit import kernel
+from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compressors import sparse
-from netoffload.compressors.base import (
-    HEADER_OCTETS,
-    INFINITY_WORD,
-    Compressor,
-    MethodId,
-    State,
-    empty_payload,
-    largest_word,
-)
+from netoffload.compressors.base import HEADER_OCTETS, Compressor, MethodId, State, empty_payload
 from netoffload.compressors.layout import Layout
 from netoffload.errors import CodecError, UsageError
 
@@ -61,16 +45,10 @@ THRESHOLD_BITS: Final = 12
 MOST_MULTIPLES: Final = 127
 SMALLEST: Final = 1e-30
 LARGEST: Final = 1e30
-_WGT: Final = int(MethodId.WGT)
-_BGT: Final = int(MethodId.BGT)
 
 
 def rounded_threshold(threshold: float) -> np.float32:
-    """Return the nearest number of 12 significant bits.
-
-    Raises:
-        UsageError: not between 1e-30 and 1e30.
-    """
+    """Return the nearest number of 12 significant bits, for 1e-30 to 1e30."""
     if not SMALLEST <= threshold <= LARGEST:
         raise UsageError(f"threshold {threshold} must be between {SMALLEST} and {LARGEST}")
     fraction, exponent = np.frexp(threshold)
@@ -79,21 +57,15 @@ def rounded_threshold(threshold: float) -> np.float32:
 
 @dataclass(frozen=True)
 class Threshold(Compressor):
-    """The base of the three methods.
+    """The base of the three methods. A code, uint8, is 0 for a value that is not sent."""
 
-    Attributes:
-        threshold: T, for all layers; rounded to 12 significant bits.
-        layers: one T per layer instead, separated by ``/``: ``0.001/0.0005``.
-
-    Raises:
-        UsageError: a threshold that is not a number, or out of range.
-    """
-
-    threshold: float = 1e-3
-    layers: str = ""
+    threshold: float = 1e-3  # T, for all layers; rounded to 12 significant bits
+    layers: str = ""  # one T per layer instead, separated by ``/``: ``0.001/0.0005``
 
     unbiased: ClassVar[bool] = False
     variants: ClassVar[tuple[str, ...]] = ("threshold=0.005",)
+    choose: ClassVar[Any]  # kernel (values, T, codes): writes the codes
+    leave: ClassVar[Any]  # kernel (values, codes, T, residual): writes what stays
 
     def __post_init__(self) -> None:
         """Refuse impossible thresholds."""
@@ -105,11 +77,7 @@ class Threshold(Compressor):
         return super().make_state(layout, seed=seed, rank=rank, error_feedback=True)
 
     def thresholds(self, layout: Layout) -> Float32Array:
-        """Return the rounded T: float32[1], or float32[layers].
-
-        Raises:
-            UsageError: ``layers`` has not as many thresholds as the layout has layers.
-        """
+        """Return the rounded T: float32[1], or float32[layers]."""
         thresholds = self._all()
         if self.layers and thresholds.size != len(layout.sizes):
             raise UsageError(f"{self.name}: {thresholds.size} thresholds for {len(layout.sizes)} layers")
@@ -117,17 +85,29 @@ class Threshold(Compressor):
 
     def _all(self) -> Float32Array:
         try:
-            asked = [float(text) for text in self.layers.split("/")] if self.layers else [self.threshold]
+            given = [float(text) for text in self.layers.split("/")] if self.layers else [self.threshold]
         except ValueError as error:
             raise UsageError(f"{self.name}: layers={self.layers!r} is not NUMBER/NUMBER/...") from error
-        return np.array([rounded_threshold(threshold) for threshold in asked], np.float32)
+        return np.array([rounded_threshold(threshold) for threshold in given], np.float32)
 
-    def _groups(self, layout: Layout) -> Int64Array:
-        return np.array(layout.offsets if self.layers else (0, layout.count), np.int64)
+    def _groups(self, layout: Layout) -> Iterator[tuple[slice, np.float32]]:
+        """Give the values that have a threshold in common, and this threshold."""
+        bounds = layout.offsets if self.layers else (0, layout.count)
+        return zip(starmap(slice, pairwise(bounds)), self.thresholds(layout), strict=True)
 
-    @abc.abstractmethod
     def _codes(self, values: Float32Array, layout: Layout) -> Uint8Array:
-        """Return the codes, uint8[n]: 0 for values that are not sent."""
+        codes = np.empty(values.size, np.uint8)
+        for group, threshold in self._groups(layout):
+            self.choose(values[group], threshold, codes[group])
+        return codes
+
+    def _multiplied(self, packed: Uint8Array, index: Uint8Array, form: int, layout: Layout) -> Float32Array:
+        """Return the values of sent codes that are multiples of T."""
+        codes, values = np.empty(layout.count, np.uint8), np.empty(layout.count, np.float32)
+        sparse.scatter(index, form, np.append(packed, np.uint8(0)), codes)
+        for group, threshold in self._groups(layout):
+            multiply(codes[group], threshold, values[group])
+        return values
 
     @abc.abstractmethod
     def _values_octets(self, sent: int) -> int:
@@ -149,8 +129,8 @@ class Threshold(Compressor):
         residual, state.residual = state.residual, None
         self._sent(payload, source, state)
         if residual is not None:  # written here, not into ``source``: LLVM makes no vector code for overlapping arrays
-            groups, thresholds = self._groups(state.layout), self.thresholds(state.layout)
-            keep(source, codes, groups, thresholds, int(self.method_id), residual)
+            for group, threshold in self._groups(state.layout):
+                self.leave(source[group], codes[group], threshold, residual[group])
             state.residual = residual
         return payload
 
@@ -173,15 +153,63 @@ class Threshold(Compressor):
             raise CodecError(f"payload has other thresholds than {self.spec}")
         body = body[thresholds.nbytes :]
         form, sent = sparse.read_header(body, layout.count)
-        index_octets = body.size - sparse.INDEX_HEADER.size - self._values_octets(sent)
-        if index_octets < 0:
+        values_at = body.size - self._values_octets(sent)
+        if values_at < sparse.INDEX_HEADER.size:
             raise CodecError(f"payload ends before its {sent} values")
-        index = body[sparse.INDEX_HEADER.size : sparse.INDEX_HEADER.size + index_octets]
-        return self._unpack(body[sparse.INDEX_HEADER.size + index_octets :], sent, index, form, layout)
+        return self._unpack(body[values_at:], sent, body[sparse.INDEX_HEADER.size : values_at], form, layout)
 
-    def _size(self, values: Float32Array, state: State) -> int:
-        index = sparse.Index.of(self._codes(values, state.layout))
-        return self.thresholds(state.layout).nbytes + index.octets + self._values_octets(index.sent)
+
+@kernel
+def reach(values: Float32Array, threshold: np.float32, codes: Uint8Array) -> None:
+    """Write 1 where a magnitude reaches the threshold, else 0."""
+    for i in range(values.size):
+        codes[i] = abs(values[i]) >= threshold
+
+
+@kernel
+def binarize(values: Float32Array, threshold: np.float32, codes: Uint8Array) -> None:
+    """Write 1 where a magnitude reaches the threshold, and the sign in bit 7; else 0."""
+    for i in range(values.size):
+        codes[i] = np.uint8(abs(values[i]) >= threshold) | np.uint8(values[i] <= -threshold) << np.uint8(7)
+
+
+@kernel
+def count_multiples(values: Float32Array, threshold: np.float32, codes: Uint8Array) -> None:
+    """Write how many thresholds fit each magnitude, up to 127, and the sign in bit 7; 0 if none fits."""
+    for i in range(values.size):
+        magnitude = abs(values[i])
+        multiples = np.int32(min(magnitude / threshold, np.float32(MOST_MULTIPLES)))
+        # Rounding may lift a quotient to an integer that it does not reach.
+        multiples -= np.int32(np.float32(multiples) * threshold > magnitude)
+        negative = np.int32(values[i] < np.float32(0.0)) & np.int32(multiples > 0)
+        codes[i] = multiples | negative << 7
+
+
+@inline_kernel
+def _multiple(code: np.uint8) -> np.float32:
+    magnitude = np.int32(code & 127)
+    return np.float32(-magnitude if code > 127 else magnitude)
+
+
+@kernel
+def multiply(codes: Uint8Array, threshold: np.float32, values: Float32Array) -> None:
+    """Write the values of the codes of :func:`binarize` or :func:`count_multiples`."""
+    for i in range(codes.size):
+        values[i] = _multiple(codes[i]) * threshold
+
+
+@kernel
+def subtract(values: Float32Array, codes: Uint8Array, threshold: np.float32, residual: Float32Array) -> None:
+    """Write what :func:`multiply` leaves of the values."""
+    for i in range(values.size):
+        residual[i] = values[i] - _multiple(codes[i]) * threshold
+
+
+@kernel
+def clear(values: Float32Array, codes: Uint8Array, _threshold: np.float32, residual: Float32Array) -> None:
+    """Write the values that are not sent, and 0 for the others."""
+    for i in range(values.size):
+        residual[i] = np.float32(0.0) if codes[i] else values[i]
 
 
 @dataclass(frozen=True)
@@ -190,11 +218,7 @@ class Wgt(Threshold):
 
     name: ClassVar[str] = "wgt"
     method_id: ClassVar[MethodId] = MethodId.WGT
-
-    def _codes(self, values: Float32Array, layout: Layout) -> Uint8Array:
-        codes = np.empty(values.size, np.uint8)
-        choose(values, self._groups(layout), self.thresholds(layout), codes)
-        return codes
+    choose, leave = staticmethod(reach), staticmethod(clear)
 
     def _values_octets(self, sent: int) -> int:
         return 4 * sent
@@ -207,40 +231,30 @@ class Wgt(Threshold):
         packed[:sent].view(np.uint8)[:] = octets
         sparse.scatter(index, form, packed, words)
         values = words.view(np.float32)
-        reaching = count_reaching(values, self._groups(layout), self.thresholds(layout))
-        if reaching != sent or largest_word(packed) >= INFINITY_WORD:
-            raise CodecError("payload has a value below its threshold, or not finite")
+        if np.count_nonzero(self._codes(values, layout).view(np.bool_)) != sent:
+            raise CodecError("payload has a value below its threshold")
         return values
 
 
 @dataclass(frozen=True)
 class Bgt(Threshold):
-    """Binarized gradient transfer, algorithm (b): code 1 is T, 2 is -T."""
+    """Binarized gradient transfer, algorithm (b): a code is that of ``qgt`` for T or -T."""
 
     name: ClassVar[str] = "bgt"
     method_id: ClassVar[MethodId] = MethodId.BGT
-
-    def _codes(self, values: Float32Array, layout: Layout) -> Uint8Array:
-        codes = np.empty(values.size, np.uint8)
-        binarize(values, self._groups(layout), self.thresholds(layout), codes)
-        return codes
+    choose, leave = staticmethod(binarize), staticmethod(subtract)
 
     def _values_octets(self, sent: int) -> int:
         return -(-sent // 8)
 
     def _pack(self, index: sparse.Index, codes: Uint8Array, values: Float32Array) -> Uint8Array:
-        return np.packbits(index.gather(codes, codes) >> np.uint8(1), bitorder="little")
+        return np.packbits(index.gather(codes, codes) >> np.uint8(7), bitorder="little")
 
     def _unpack(self, octets: Uint8Array, sent: int, index: Uint8Array, form: int, layout: Layout) -> Float32Array:
         bits = np.unpackbits(octets, bitorder="little")
         if bits[sent:].any():
             raise CodecError("payload has a sign behind its last value")
-        packed, codes = np.zeros(sent + 1, np.uint8), np.empty(layout.count, np.uint8)
-        packed[:sent] = bits[:sent] + np.uint8(1)
-        sparse.scatter(index, form, packed, codes)
-        values = np.empty(layout.count, np.float32)
-        unbinarize(codes, self._groups(layout), self.thresholds(layout), values)
-        return values
+        return self._multiplied(bits[:sent] << np.uint8(7) | np.uint8(1), index, form, layout)
 
 
 @dataclass(frozen=True)
@@ -249,11 +263,7 @@ class Qgt(Threshold):
 
     name: ClassVar[str] = "qgt"
     method_id: ClassVar[MethodId] = MethodId.QGT
-
-    def _codes(self, values: Float32Array, layout: Layout) -> Uint8Array:
-        codes = np.empty(values.size, np.uint8)
-        count_multiples(values, self._groups(layout), self.thresholds(layout), codes)
-        return codes
+    choose, leave = staticmethod(count_multiples), staticmethod(subtract)
 
     def _values_octets(self, sent: int) -> int:
         return sent
@@ -264,127 +274,4 @@ class Qgt(Threshold):
     def _unpack(self, octets: Uint8Array, sent: int, index: Uint8Array, form: int, layout: Layout) -> Float32Array:
         if np.any(octets & np.uint8(MOST_MULTIPLES) == 0):
             raise CodecError("payload has an octet with multiple 0")
-        packed, codes = np.zeros(sent + 1, np.uint8), np.empty(layout.count, np.uint8)
-        packed[:sent] = octets
-        sparse.scatter(index, form, packed, codes)
-        values = np.empty(layout.count, np.float32)
-        multiply(codes, self._groups(layout), self.thresholds(layout), values)
-        return values
-
-
-def sent_exact(method: MethodId, value: float, threshold: float) -> Fraction:
-    """Return the number that a method sends for one value, 0 if it sends none: the oracle."""
-    exact, unit = Fraction(value), Fraction(threshold)
-    if abs(exact) < unit:
-        return Fraction(0)
-    if method is MethodId.WGT:
-        return exact
-    multiples = 1 if method is MethodId.BGT else min(abs(exact) // unit, MOST_MULTIPLES)
-    return multiples * unit if exact > 0 else -multiples * unit
-
-
-def values_exact(method: MethodId, sent: Sequence[Fraction], thresholds: Sequence[float]) -> bytes:
-    """Return the octets behind the index: the oracle; a value of 0 is not sent."""
-    pairs = [(number, Fraction(threshold)) for number, threshold in zip(sent, thresholds, strict=True) if number]
-    if method is MethodId.WGT:
-        return b"".join(np.float32(float(number)).tobytes() for number, _ in pairs)
-    if method is MethodId.QGT:
-        return bytes((128 if number < 0 else 0) + int(abs(number) / unit) for number, unit in pairs)
-    signs = sum((number < 0) << place for place, (number, _) in enumerate(pairs))
-    return signs.to_bytes(-(-len(pairs) // 8), "little")
-
-
-@kernel
-def choose(values: Float32Array, groups: Int64Array, thresholds: Float32Array, codes: Uint8Array) -> None:
-    """Write 1 where a magnitude reaches its group's threshold, else 0."""
-    for group in range(groups.size - 1):
-        part, out = values[groups[group] : groups[group + 1]], codes[groups[group] : groups[group + 1]]
-        threshold = thresholds[group]
-        for i in range(part.size):
-            out[i] = abs(part[i]) >= threshold
-
-
-@kernel
-def count_reaching(values: Float32Array, groups: Int64Array, thresholds: Float32Array) -> int:
-    """Return how many codes of :func:`choose` are 1."""
-    reaching = 0
-    for group in range(groups.size - 1):
-        part = values[groups[group] : groups[group + 1]]
-        threshold = thresholds[group]
-        for i in range(part.size):
-            reaching += abs(part[i]) >= threshold
-    return reaching
-
-
-@kernel
-def binarize(values: Float32Array, groups: Int64Array, thresholds: Float32Array, codes: Uint8Array) -> None:
-    """Write 1 where a value reaches its group's threshold, 2 where its negative does, else 0."""
-    for group in range(groups.size - 1):
-        part, out = values[groups[group] : groups[group + 1]], codes[groups[group] : groups[group + 1]]
-        threshold = thresholds[group]
-        for i in range(part.size):
-            out[i] = np.uint8(part[i] >= threshold) | np.uint8(part[i] <= -threshold) << np.uint8(1)
-
-
-@kernel
-def unbinarize(codes: Uint8Array, groups: Int64Array, thresholds: Float32Array, values: Float32Array) -> None:
-    """Write the values of the codes of :func:`binarize`."""
-    for group in range(groups.size - 1):
-        part, out = codes[groups[group] : groups[group + 1]], values[groups[group] : groups[group + 1]]
-        threshold = thresholds[group]
-        for i in range(part.size):
-            out[i] = np.float32(np.int32(part[i] & 1) - np.int32(part[i] >> 1)) * threshold
-
-
-@kernel
-def count_multiples(values: Float32Array, groups: Int64Array, thresholds: Float32Array, codes: Uint8Array) -> None:
-    """Write how many thresholds fit each magnitude, up to 127, and the sign in bit 7; 0 if none fits.
-
-    Rounding may lift a quotient to an integer that it does not reach; then the residual is negative, and still exact.
-    """
-    for group in range(groups.size - 1):
-        part, out = values[groups[group] : groups[group + 1]], codes[groups[group] : groups[group + 1]]
-        threshold = thresholds[group]
-        for i in range(part.size):
-            magnitude = abs(part[i])
-            multiples = np.int32(min(magnitude / threshold, np.float32(MOST_MULTIPLES)))
-            multiples -= np.int32(np.float32(multiples) * threshold > magnitude)
-            negative = np.int32(part[i] < np.float32(0.0)) & np.int32(multiples > 0)
-            out[i] = multiples | negative << 7
-
-
-@kernel
-def multiply(codes: Uint8Array, groups: Int64Array, thresholds: Float32Array, values: Float32Array) -> None:
-    """Write the values of the codes of :func:`count_multiples`."""
-    for group in range(groups.size - 1):
-        part, out = codes[groups[group] : groups[group + 1]], values[groups[group] : groups[group + 1]]
-        threshold = thresholds[group]
-        for i in range(part.size):
-            magnitude = np.int32(part[i] & 127)
-            out[i] = np.float32(-magnitude if part[i] > 127 else magnitude) * threshold
-
-
-@kernel
-def keep(
-    values: Float32Array,
-    codes: Uint8Array,
-    groups: Int64Array,
-    thresholds: Float32Array,
-    method: int,
-    residual: Float32Array,
-) -> None:
-    """Write the residual of ``values`` after ``codes`` of a method (its number) are sent."""
-    for group in range(groups.size - 1):
-        first, end = groups[group], groups[group + 1]
-        part, code, out = values[first:end], codes[first:end], residual[first:end]
-        threshold = thresholds[group]
-        if method == _WGT:
-            for i in range(part.size):
-                out[i] = np.float32(0.0) if code[i] else part[i]
-        elif method == _BGT:
-            for i in range(part.size):
-                out[i] = part[i] - np.float32(np.int32(code[i] & 1) - np.int32(code[i] >> 1)) * threshold
-        else:
-            for i in range(part.size):
-                magnitude = np.int32(code[i] & 127)
-                out[i] = part[i] - np.float32(-magnitude if code[i] > 127 else magnitude) * threshold
+        return self._multiplied(octets, index, form, layout)

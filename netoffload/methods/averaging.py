@@ -29,7 +29,6 @@ class Averaging(WeightExchange):
     """PSGD: Algorithm 1, "every p-th iteration all"."""
 
     def __init__(self, spec: MethodSpec, member: Member) -> None:
-        """No iteration is done yet."""
         super().__init__(spec, member)
         self._iteration = 0
 
@@ -83,14 +82,10 @@ class Outer:
 
     Source: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023, Algorithm 1;
     the defaults are section 3's.
-
-    Attributes:
-        learning_rate: factor of the change.
-        momentum: factor of the velocity, the sum of earlier changes.
     """
 
     learning_rate: float = 0.7
-    momentum: float = 0.9
+    momentum: float = 0.9  # factor of the velocity, the sum of earlier changes
 
     def moved(self, change: Float32Array, velocity: Float32Array) -> Float32Array:
         """Return the step of the weights; updates ``velocity``, float32[n]."""
@@ -102,17 +97,13 @@ class Outer:
 class ChangeAveraging(WeightExchange):
     """PQASGD, Algorithm 2: the changes of the weights since the last time are averaged.
 
-    Args:
-        spec: the method.
-        member: this rank.
-        reducer: sums the changes; None: they are gathered as payloads.
-        outer: makes the step of their mean; None: the mean is the step.
+    ``reducer`` sums the changes; without one they are gathered as payloads. ``outer`` makes the step of their mean;
+    without one the mean is the step.
     """
 
     def __init__(
         self, spec: MethodSpec, member: Member, reducer: GradientReducer | None = None, outer: Outer | None = None
     ) -> None:
-        """No iteration is done yet."""
         super().__init__(spec, member)
         self._reducer = reducer or GatherReducer(spec, member)
         self._outer = outer
@@ -157,5 +148,6 @@ class ChangeAveraging(WeightExchange):
             if self._velocity is None:
                 self._velocity = np.zeros_like(mean)
             mean = self._outer.moved(mean, self._velocity)
+        # Not this worker's weights plus a correction: rounding would differ, and with it the replicas.
         np.add(synchronised, mean, out=synchronised)
         parameters[:] = synchronised

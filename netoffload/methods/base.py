@@ -28,62 +28,37 @@ Memory = dict[str, Any]
 class Way(enum.Enum):
     """How a method connects its ranks."""
 
-    AGGREGATOR = "aggregator"
-    """A rank beside the workers updates the weights."""
-    RING = "ring"
-    """Partial sums of floats go round a ring."""
-    GATHER = "gather"
-    """Every rank sends its payload to all others."""
-    SERVER = "server"
-    """A rank beside the workers adds their payloads."""
-    PAYLOAD_RING = "payload-ring"
-    """Payloads go round a ring; every hop decodes, adds and encodes."""
+    AGGREGATOR = "aggregator"  # a rank beside the workers updates the weights
+    RING = "ring"  # partial sums of floats go round a ring
+    GATHER = "gather"  # every rank sends its payload to all others
+    SERVER = "server"  # a rank beside the workers adds their payloads
+    PAYLOAD_RING = "payload-ring"  # payloads go round a ring; every hop decodes, adds and encodes
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """What all parameters of a method have in common.
-
-    Attributes:
-        way: how the ranks are connected.
-        worker: class of a worker's side.
-        server: class of the side of the aggregator or server, a rank beside the workers; None: there is none.
-        tagged: gradients travel through the NICs' codec.
-        periodic: it takes ``p``, the iterations from one averaging to the next.
-        compressor: name of the compressor that it always uses; empty: none, or any.
-        grouped: workers may form groups.
-    """
+    """What all parameters of a method have in common."""
 
     way: Way
     worker: type[Method]
-    server: type[Method] | None = None
-    tagged: bool = False
-    periodic: bool = False
-    compressor: str = ""
-    grouped: bool = False
+    server: type[Method] | None = None  # of the rank beside the workers: an aggregator or a server
+    tagged: bool = False  # gradients travel through the NICs' codec
+    periodic: bool = False  # it takes ``p``, the iterations from one averaging to the next
+    compressor: str = ""  # the name of the only compressor that it uses
+    grouped: bool = False  # workers may form groups
 
 
 @dataclasses.dataclass(frozen=True)
 class MethodSpec:
-    """What a method's name stands for (:func:`netoffload.methods.registry.parse`).
+    """What a method's name stands for (:func:`netoffload.methods.registry.parse`)."""
 
-    Attributes:
-        name: as the user wrote it.
-        short: the name without its parameters.
-        family: what the parameters do not change.
-        period: iterations from one averaging to the next; 1 for all but the periodic methods.
-        compressor: makes the payloads; None: floats travel.
-        groups: number of groups of workers.
-        top: how the sums of groups that are rings are added (``collectives.hierarchy.TOPS``).
-    """
-
-    name: str
-    short: str
+    name: str  # as the user wrote it
+    short: str  # without its parameters
     family: Family
-    period: int = 1
-    compressor: Compressor | None = None
-    groups: int = 1
-    top: str = "ring"
+    period: int = 1  # iterations from one averaging to the next; 1 for all but the periodic methods
+    compressor: Compressor | None = None  # makes the payloads; None: floats travel
+    groups: int = 1  # number of groups of workers
+    top: str = "ring"  # how the sums of groups that are rings are added (``collectives.hierarchy.TOPS``)
 
     @property
     def way(self) -> Way:
@@ -111,11 +86,7 @@ class MethodSpec:
         return int(self.has_server) * (1 + (self.groups if self.groups > 1 else 0))
 
     def groups_of(self, workers: int) -> list[range]:
-        """Return the workers of each group.
-
-        Raises:
-            UsageError: they cannot form groups of equal size.
-        """
+        """Return the workers of each group; UsageError if the groups would differ in size."""
         size, rest = divmod(workers, self.groups)
         if rest:
             raise UsageError(f"{self.name}: {workers} workers do not make {self.groups} groups of equal size")
@@ -129,41 +100,27 @@ class MethodSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """What a rank passes to a method.
+    """What a rank passes to a method."""
 
-    Attributes:
-        exchange: this rank's exchange; its last ranks are aggregators or the server, if there are any.
-        quantise: rounds as the NICs do; only a tagged ring uses it.
-        layout: the model's weights and biases; compressors need it.
-        seed: seed of the compressors' random numbers, equal on all ranks.
-        error_feedback: a compressor adds what it left unsent to the next vector.
-        buckets: the buckets in which a server sums gradients, in the workers' order; empty: all layers at once.
-    """
-
-    exchange: Exchange
-    quantise: Quantise | None = None
-    layout: Layout = NO_LAYERS
-    seed: int = 0
-    error_feedback: bool = False
-    buckets: tuple[Bucket, ...] = ()
+    exchange: Exchange  # its last ranks are aggregators or the server, if there are any
+    quantise: Quantise | None = None  # rounds as the NICs do; only a tagged ring uses it
+    layout: Layout = NO_LAYERS  # the model's weights and biases; compressors need it
+    seed: int = 0  # of the compressors' random numbers, equal on all ranks
+    error_feedback: bool = False  # a compressor adds what it left unsent to the next vector
+    buckets: tuple[Bucket, ...] = ()  # in which a server sums gradients, in the workers' order; empty: one for all
 
 
 @dataclasses.dataclass
 class Sent:
     """What a rank has sent, counted at the host, to compare with the wire's counters.
 
-    Attributes:
-        octets: octets handed to sockets that no NIC compresses: the wire must have carried them.
-        tagged_octets: octets handed to tagged sockets.
-        vector_octets: octets of this worker's vectors, each counted once, even if it travels more than once. They are
-            float32, or what a host-side compressor made of them.
-        activation_octets: octets of activations and errors, counted the same way; no NIC compresses them.
+    A worker's vectors are float32, or what a host-side compressor made of them.
     """
 
-    octets: int = 0
-    tagged_octets: int = 0
-    vector_octets: int = 0
-    activation_octets: int = 0
+    octets: int = 0  # handed to sockets that no NIC compresses: the wire must have carried them
+    tagged_octets: int = 0  # handed to tagged sockets
+    vector_octets: int = 0  # of this worker's vectors, each counted once, even if it travels more than once
+    activation_octets: int = 0  # of activations and errors, counted the same way; no NIC compresses them
 
     def count(self, octets: int, *, tagged: bool) -> None:
         """Add octets that went to a socket."""
@@ -174,21 +131,11 @@ class Sent:
 
 
 class Method(abc.ABC):
-    """What a rank does between its gradient and its next weights.
-
-    Attributes:
-        sent: what this rank has sent.
-    """
+    """What a rank does between its gradient and its next weights."""
 
     def __init__(self, spec: MethodSpec, member: Member) -> None:
-        """Nothing is sent yet."""
         self._spec, self._member, self._exchange = spec, member, member.exchange
         self.sent = Sent()
-
-    @property
-    def sum_s(self) -> float:
-        """Seconds that this rank has spent on adding gradients so far."""
-        return self._exchange.stopwatch.reduce_s
 
     @abc.abstractmethod
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
@@ -208,11 +155,7 @@ class Method(abc.ABC):
         return {}
 
     def remember(self, memory: Memory) -> None:  # noqa: B027 - some have no memory
-        """Take over what :meth:`memory` returned on the same rank of an equal number of ranks.
-
-        Raises:
-            UsageError: the memory belongs to another model.
-        """
+        """Take over what :meth:`memory` returned on the same rank of an equal number of ranks."""
 
 
 class GradientReducer(Method):
@@ -224,14 +167,9 @@ class GradientReducer(Method):
 
     @abc.abstractmethod
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
-        """Return the sum of all workers' gradients; all ranks call it together, with the same bucket.
+        """Return the sum of all workers' gradients of a bucket (None: all layers); all ranks call it together.
 
-        Args:
-            gradient: float32[n], this worker's gradient; overwritten.
-            bucket: the layers in it; None: all.
-
-        Returns:
-            float32[n], the same bits on every worker; it may share ``gradient``'s memory.
+        ``gradient``, float32[n], is overwritten. The sum has the same bits on every worker, and may share its memory.
         """
 
     def reduce_met(self, gradient: Float32Array, bucket: Bucket) -> Float32Array:

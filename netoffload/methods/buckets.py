@@ -1,4 +1,7 @@
-"""What a rank remembers of the layers of a model: a compressor's state for every bucket, and residuals."""
+"""What a rank remembers of the layers of a model: residuals, and a compressor's state for every bucket.
+
+Buckets may be cut anew between two iterations. Residuals belong to layers, so they outlive the buckets.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,12 @@ import numpy as np
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout, State
-from netoffload.methods.base import Bucket, Member, Memory
+from netoffload.methods.base import Bucket, GradientReducer, Member, Memory
+
+
+def layers_of(layout: Layout, bucket: Bucket | None) -> Bucket:
+    """Return the layers of a bucket; None: all of a model's ``layout``."""
+    return tuple(range(len(layout.sizes))) if bucket is None else bucket
 
 
 def layout_of(layout: Layout, bucket: Bucket | None) -> Layout:
@@ -18,11 +26,9 @@ def layout_of(layout: Layout, bucket: Bucket | None) -> Layout:
 
 
 def cut(sizes: Sequence[int], bucket_octets: float) -> tuple[Bucket, ...]:
-    """Return buckets of consecutive layers, last layers first, because backward reaches the first layers last.
+    """Return buckets of consecutive layers with ``sizes`` floats, each of at most ``bucket_octets`` as float32.
 
-    Args:
-        sizes: floats of each layer.
-        bucket_octets: most octets of a bucket as float32; a longer layer has its own bucket. 0: no buckets.
+    The last layers come first, because backward reaches them first. A longer layer has its own bucket. 0: no buckets.
     """
     buckets: list[list[int]] = []
     room = 0.0
@@ -41,26 +47,30 @@ def first_layer(bucket: Bucket | None) -> int:
 
 
 class Unsent(dict[int, Float32Array]):
-    """A rank's residuals by layer."""
+    """A rank's residuals by layer of a model."""
 
-    def keep(self, left: Float32Array, layers: Bucket, layout: Layout) -> None:
-        """Keep the residual of a bucket, whose layout is ``layout``."""
-        self.update(zip(layers, np.split(left, layout.offsets[1:-1]), strict=True))
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        self._layout = layout
 
-    def memory(self) -> list[tuple[int, bytes]]:
+    def keep(self, left: Float32Array, layers: Bucket) -> None:
+        """Keep the residual of a bucket."""
+        self.update(zip(layers, layout_of(self._layout, layers).split(left), strict=True))
+
+    def memory(self) -> Memory:
         """Return all residuals, for :meth:`remember`."""
-        return [(layer, values.tobytes()) for layer, values in self.items()]
+        return {"unsent": [(layer, values.tobytes()) for layer, values in self.items()]}
 
-    def remember(self, memory: list[tuple[int, bytes]]) -> None:
+    def remember(self, memory: Memory) -> None:
         """Hold what :meth:`memory` returned, and nothing else."""
         self.clear()
-        self.update({layer: np.frombuffer(octets, np.float32).copy() for layer, octets in memory})
+        self.update({layer: np.frombuffer(octets, np.float32).copy() for layer, octets in memory["unsent"]})
 
-    def take(self, layers: Bucket, layout: Layout) -> dict[int, Float32Array]:
-        """Return the residuals of some layers of a model, zeros where there is none, and forget them; or nothing."""
+    def take(self, layers: Bucket) -> dict[int, Float32Array]:
+        """Return the residuals of some layers, zeros where there is none, and forget them; or nothing."""
         if self.keys().isdisjoint(layers):
             return {}
-        return {layer: self.pop(layer, np.zeros(layout.sizes[layer], np.float32)) for layer in layers}
+        return {layer: self.pop(layer, np.zeros(self._layout.sizes[layer], np.float32)) for layer in layers}
 
     def rescale(self, factors: Mapping[int, float]) -> None:
         """Multiply the residuals of these layers."""
@@ -71,54 +81,49 @@ class Unsent(dict[int, Float32Array]):
 class BucketStates:
     """A compressor's states on this rank, one per bucket, each made when its bucket first comes.
 
-    Buckets may be cut anew. A new bucket takes over the residuals of its layers from older buckets. It goes on counting
-    steps where they stopped, so that no random stream is used twice.
+    A new bucket takes over the residuals of its layers from older buckets. It goes on counting steps where they
+    stopped, so that no random stream is used twice.
     """
 
     def __init__(self, compressor: Compressor, member: Member) -> None:
-        """Nothing is encoded yet."""
         self._compressor, self._member = compressor, member
         self._states: dict[Bucket, State] = {}
-        self._unsent = Unsent()
+        self._unsent = Unsent(member.layout)
         self._step = 0
 
     def of(self, bucket: Bucket | None) -> State:
         """Return the state of a bucket; None: all layers."""
-        layers = tuple(range(len(self._member.layout.sizes))) if bucket is None else bucket
+        layers = layers_of(self._member.layout, bucket)
         if layers not in self._states:
             self._states[layers] = self._made(layers)
         return self._states[layers]
 
     def memory(self) -> Memory:
-        """See :meth:`~netoffload.methods.base.GradientReducer.memory`."""
-        return {
-            "step": self._step,
-            "states": [(bucket, state.to_bytes()) for bucket, state in self._states.items()],
-            "unsent": self._unsent.memory(),
-        }
+        """Return all states and residuals, for :meth:`remember`."""
+        states = [(bucket, state.to_bytes()) for bucket, state in self._states.items()]
+        return {"step": self._step, "states": states, **self._unsent.memory()}
 
     def remember(self, memory: Memory) -> None:
-        """See :meth:`~netoffload.methods.base.GradientReducer.remember`."""
+        """Hold what :meth:`memory` returned, and nothing else."""
         layout = self._member.layout
         self._step = memory["step"]
         self._states = {
             tuple(bucket): State.from_bytes(octets, layout_of(layout, bucket)) for bucket, octets in memory["states"]
         }
-        self._unsent.remember(memory["unsent"])
+        self._unsent.remember(memory)
 
     def rescale(self, factors: Mapping[int, float]) -> None:
-        """See :meth:`~netoffload.methods.base.GradientReducer.rescale`."""
+        """Multiply the residuals of these layers."""
         for bucket, state in self._states.items():
-            if state.residual is not None and not factors.keys().isdisjoint(bucket):
-                for layer, part in zip(bucket, np.split(state.residual, state.layout.offsets[1:-1]), strict=True):
+            if state.residual is not None:
+                for layer, part in zip(bucket, state.layout.split(state.residual), strict=True):
                     np.multiply(part, np.float32(factors.get(layer, 1.0)), out=part)
         self._unsent.rescale(factors)
 
-    def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
-        """See :meth:`~netoffload.methods.base.GradientReducer.take_unsent`."""
-        for bucket in [known for known in self._states if not set(known).isdisjoint(layers)]:
-            self._dissolve(bucket)
-        return self._unsent.take(layers, self._member.layout)
+    def take(self, layers: Bucket) -> dict[int, Float32Array]:
+        """Do :meth:`Unsent.take`, also with the residuals of buckets; the other layers keep theirs."""
+        self._dissolve(layers)
+        return self._unsent.take(layers)
 
     def _made(self, layers: Bucket) -> State:
         member = self._member
@@ -128,18 +133,38 @@ class BucketStates:
             rank=member.exchange.rank + member.exchange.size * first_layer(layers),
             error_feedback=member.error_feedback,
         )
-        for older in [known for known in self._states if not set(known).isdisjoint(layers)]:
-            self._dissolve(older)
+        self._dissolve(layers)
         state.step = self._step
-        if state.residual is not None and not self._unsent.keys().isdisjoint(layers):
-            sizes = state.layout.sizes
-            parts = [self._unsent.pop(at, np.zeros(size, np.float32)) for at, size in zip(layers, sizes, strict=True)]
-            state.residual = np.concatenate(parts)
+        if state.residual is not None and (unsent := self._unsent.take(layers)):
+            state.residual = np.concatenate(list(unsent.values()))
         return state
 
     def _dissolve(self, layers: Bucket) -> None:
-        """Keep the residual of each layer of a bucket, and remove the bucket."""
-        state = self._states.pop(layers)
-        self._step = max(self._step, state.step)
-        if state.residual is not None:
-            self._unsent.keep(state.residual, layers, state.layout)
+        """Remove the buckets that hold one of these layers; the residuals of all their layers stay."""
+        for bucket in [known for known in self._states if not set(known).isdisjoint(layers)]:
+            state = self._states.pop(bucket)
+            self._step = max(self._step, state.step)
+            if state.residual is not None:
+                self._unsent.keep(state.residual, bucket)
+
+
+class RememberingReducer(GradientReducer):
+    """A reducer whose memory is its residuals."""
+
+    _residuals: Unsent | BucketStates
+
+    def memory(self) -> Memory:
+        """See :meth:`GradientReducer.memory`."""
+        return self._residuals.memory()
+
+    def remember(self, memory: Memory) -> None:
+        """See :meth:`GradientReducer.remember`."""
+        self._residuals.remember(memory)
+
+    def rescale(self, factors: Mapping[int, float]) -> None:
+        """See :meth:`GradientReducer.rescale`."""
+        self._residuals.rescale(factors)
+
+    def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
+        """See :meth:`GradientReducer.take_unsent`."""
+        return self._residuals.take(layers)

@@ -11,22 +11,21 @@ inc+c   the same, owner's block quantised            everything          every w
 
 Weights never travel tagged: an error in a gradient is one step of noise, an error in a weight stays.
 
-Workers may form groups (Fig. 1): ``wa:groups=2`` is a tree of aggregators (a). In ``inc:groups=2,top=wa`` rings sum
-within groups, and one rank per block adds the groups' sums (b). ``inc:groups=2`` is rings of rings (c).
-
 With error feedback a worker of inc+c rounds its own gradient first, and adds the rounding error to its next one. The
 rounding errors of the hops are lost. With ``bounded`` they are small, because most sums of rounded values are exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from netoffload.collectives import (
     CHUNK_FLOATS,
+    Exchange,
     Operation,
+    Quantise,
     hierarchical_allreduce,
     ring_allreduce,
     schedule,
@@ -37,92 +36,59 @@ from netoffload.collectives.ring import allreduce_round
 from netoffload.collectives.transfer import aborting_on_error
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
-from netoffload.methods.base import Bucket, GradientReducer, Member, Memory, MethodSpec, Update, WeightExchange
-from netoffload.methods.buckets import Unsent, layout_of
+from netoffload.methods.base import Bucket, Member, MethodSpec, Update, WeightExchange
+from netoffload.methods.buckets import RememberingReducer, Unsent, layers_of, layout_of
 
 
-class RingReducer(GradientReducer):
-    """INC and INC+C: every worker gets the sum and updates for itself."""
+class RingReducer(RememberingReducer):
+    """INC and INC+C: every worker gets the sum and updates for itself. Groups make rings of rings (Fig. 1 b, c)."""
 
     def __init__(self, spec: MethodSpec, member: Member) -> None:
-        """Nothing is summed yet.
-
-        Raises:
-            UsageError: a tagged ring has no codec to round by, or the ranks cannot form groups of equal size.
-        """
         super().__init__(spec, member)
         if spec.tagged and member.quantise is None:
             raise UsageError(f"{spec.name} needs a codec to round by, but no rank has a NIC: start NICs, or use inc")
         self._quantise = member.quantise if spec.tagged else None
         self._groups = spec.groups_of(member.exchange.size)
-        self._unsent = Unsent()
+        self._residuals: Unsent = Unsent(member.layout)
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
-        """See :meth:`GradientReducer.reduce`."""
-        return self._reduced(gradient, bucket, has_met=False)
+        """See :meth:`~netoffload.methods.base.GradientReducer.reduce`."""
+        return self._summed(gradient, bucket, ring_allreduce)
 
     def reduce_met(self, gradient: Float32Array, bucket: Bucket) -> Float32Array:
-        """See :meth:`GradientReducer.reduce_met`; groups meet all the same."""
-        return self._reduced(gradient, bucket, has_met=True)
+        """See :meth:`~netoffload.methods.base.GradientReducer.reduce_met`; groups meet all the same."""
+        return self._summed(gradient, bucket, met_allreduce)
 
-    def _reduced(self, gradient: Float32Array, bucket: Bucket | None, *, has_met: bool) -> Float32Array:
-        tagged = self._spec.tagged
+    def _summed(self, gradient: Float32Array, bucket: Bucket | None, allreduce: Callable[..., None]) -> Float32Array:
+        tagged, rank = self._spec.tagged, self._exchange.rank
         if tagged and self._member.error_feedback:
             self._feed_back(gradient, bucket)
         if len(self._groups) == 1:
-            if has_met:
-                with aborting_on_error(self._exchange):
-                    allreduce_round(
-                        self._exchange,
-                        gradient,
-                        tagged=tagged,
-                        operation=Operation.SUM,
-                        quantise=self._quantise,
-                        chunk_floats=CHUNK_FLOATS,
-                    )
-            else:
-                ring_allreduce(self._exchange, gradient, tagged=tagged, quantise=self._quantise)
+            allreduce(self._exchange, gradient, tagged=tagged, quantise=self._quantise)
             self.sent.count(ring_octets(gradient.nbytes, self._exchange.size), tagged=tagged)
         else:
             top = self._spec.top
             hierarchical_allreduce(
                 self._exchange, gradient, self._groups, tagged=tagged, top=top, quantise=self._quantise
             )
-            octets, untagged = grouped_octets(gradient.nbytes, self._groups, self._exchange.rank, top)
+            octets, untagged = grouped_octets(gradient.nbytes, self._groups, rank, top)
             self.sent.count(octets, tagged=tagged)
             self.sent.count(untagged, tagged=False)
         self.sent.vector_octets += gradient.nbytes
         return gradient
 
-    def memory(self) -> Memory:
-        """See :meth:`GradientReducer.memory`."""
-        return {"unsent": self._unsent.memory()}
-
-    def remember(self, memory: Memory) -> None:
-        """See :meth:`GradientReducer.remember`."""
-        self._unsent.remember(memory["unsent"])
-
-    def rescale(self, factors: Mapping[int, float]) -> None:
-        """See :meth:`GradientReducer.rescale`."""
-        self._unsent.rescale(factors)
-
-    def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
-        """See :meth:`GradientReducer.take_unsent`."""
-        return self._unsent.take(layers, self._member.layout)
-
     def _feed_back(self, gradient: Float32Array, bucket: Bucket | None) -> None:
         """Add the residual, round the sum in place, and keep the rounding error as the next residual."""
         assert self._quantise is not None
-        layout = layout_of(self._member.layout, bucket)
-        layers = tuple(range(len(layout.sizes))) if bucket is None else bucket
-        for layer, part in zip(layers, np.split(gradient, layout.offsets[1:-1]), strict=True):
-            if layer in self._unsent:
-                np.add(part, self._unsent[layer], out=part)
+        layers, layout = layers_of(self._member.layout, bucket), layout_of(self._member.layout, bucket)
+        for layer, part in zip(layers, layout.split(gradient), strict=True):
+            if layer in self._residuals:
+                np.add(part, self._residuals[layer], out=part)
         left = gradient.copy()
         self._quantise(gradient)
         np.subtract(left, gradient, out=left, where=np.isfinite(gradient))
-        left[~np.isfinite(gradient)] = 0
-        self._unsent.keep(left, layers, layout)
+        left[~np.isfinite(gradient)] = 0  # an infinity would stay in the residual for ever
+        self._residuals.keep(left, layers)
 
 
 class Aggregation(WeightExchange):
@@ -133,7 +99,6 @@ class Aggregation(WeightExchange):
     """
 
     def __init__(self, spec: MethodSpec, member: Member) -> None:
-        """Nothing is sent yet."""
         super().__init__(spec, member)
         workers = self._exchange.size - spec.servers
         self._tree = schedule.aggregator_tree(workers, len(spec.groups_of(workers)))
@@ -143,13 +108,29 @@ class Aggregation(WeightExchange):
 
         ``update`` is called only on the last rank, with the sum in ``gradient``'s memory.
         """
-        place, octets = self._tree[self._exchange.rank], parameters.nbytes
+        node, octets = self._tree[self._exchange.rank], parameters.nbytes
         tree_exchange(self._exchange, self._tree, gradient, parameters, update, tagged=self._spec.tagged)
-        if place.parent is not None:
+        if node.parent is not None:
             self.sent.count(octets, tagged=self._spec.tagged)
-        if not place.children:
+        if not node.children:  # a worker: what an aggregator passes on are not its own vectors
             self.sent.vector_octets += octets
-        self.sent.count(octets * len(place.children), tagged=False)
+        self.sent.count(octets * len(node.children), tagged=False)
+
+
+def met_allreduce(
+    exchange: Exchange,
+    values: Float32Array,
+    *,
+    tagged: bool,
+    operation: Operation = Operation.SUM,
+    quantise: Quantise | None = None,
+    chunk_floats: int = CHUNK_FLOATS,
+) -> None:
+    """Do ``ring_allreduce`` for ranks that have met already, with equal lengths."""
+    with aborting_on_error(exchange):
+        allreduce_round(
+            exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
+        )
 
 
 def ring_octets(vector_octets: int, size: int) -> int:
@@ -160,11 +141,7 @@ def ring_octets(vector_octets: int, size: int) -> int:
 def grouped_octets(vector_octets: int, groups: Sequence[Sequence[int]], rank: int, top: str) -> tuple[int, int]:
     """Return the fewest octets that a rank sends with groups of equal size, and those that an aggregator sends down.
 
-    Args:
-        vector_octets: octets of a whole vector.
-        groups: the ranks of each group.
-        rank: the sender.
-        top: how the groups' sums are added: ``ring`` or ``wa``.
+    ``top`` says how the groups' sums are added: ``ring`` or ``wa``.
     """
     size, number = len(groups[0]), len(groups)
     inside, block = ring_octets(vector_octets, size), vector_octets // FLOAT_OCTETS // size * FLOAT_OCTETS

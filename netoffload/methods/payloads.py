@@ -10,7 +10,7 @@ stays on its worker (error feedback).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -28,33 +28,16 @@ from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout, State
 from netoffload.methods.base import Bucket, GradientReducer, GradientServer, Member, Memory, MethodSpec
-from netoffload.methods.buckets import BucketStates, first_layer, layout_of
+from netoffload.methods.buckets import BucketStates, RememberingReducer, first_layer, layout_of
 
 
-class PayloadReducer(GradientReducer):
+class PayloadReducer(RememberingReducer):
     """What workers with a compressor share: a state per bucket."""
 
     def __init__(self, spec: MethodSpec, member: Member) -> None:
-        """Nothing is encoded yet."""
         super().__init__(spec, member)
         self._compressor = compressor_of(spec)
-        self._states = BucketStates(self._compressor, member)
-
-    def memory(self) -> Memory:
-        """See :meth:`GradientReducer.memory`."""
-        return self._states.memory()
-
-    def remember(self, memory: Memory) -> None:
-        """See :meth:`GradientReducer.remember`."""
-        self._states.remember(memory)
-
-    def rescale(self, factors: Mapping[int, float]) -> None:
-        """See :meth:`GradientReducer.rescale`."""
-        self._states.rescale(factors)
-
-    def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
-        """See :meth:`GradientReducer.take_unsent`."""
-        return self._states.take_unsent(layers)
+        self._residuals: BucketStates = BucketStates(self._compressor, member)
 
 
 class GatherReducer(PayloadReducer):
@@ -62,7 +45,7 @@ class GatherReducer(PayloadReducer):
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`GradientReducer.reduce`; ``gradient`` is not changed."""
-        state = self._states.of(bucket)
+        state = self._residuals.of(bucket)
         payload = self._compressor.encode(gradient, state)
         self.sent.vector_octets += payload.size
         self.sent.octets += payload.size * (self._exchange.size - 1)
@@ -74,10 +57,13 @@ class ServedReducer(PayloadReducer):
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`GradientReducer.reduce`."""
-        payload = self._compressor.encode(gradient, self._states.of(bucket))
+        payload = self._compressor.encode(gradient, self._residuals.of(bucket))
         self.sent.vector_octets += payload.size
+        return self._answer(payload).view(np.float32)
+
+    def _answer(self, payload: Payload) -> Payload:
         self.sent.octets += payload.size
-        return push_pull(self._exchange, payload, server=self._exchange.size - 1).view(np.float32)
+        return push_pull(self._exchange, payload, server=self._exchange.size - 1)
 
 
 class PayloadServer(GradientServer):
@@ -98,7 +84,6 @@ class PayloadRingReducer(GradientReducer):
     """
 
     def __init__(self, spec: MethodSpec, member: Member) -> None:
-        """Nothing is encoded yet."""
         super().__init__(spec, member)
         self._compressor = compressor_of(spec)
         self._states: dict[Bucket | None, list[State]] = {}
@@ -121,7 +106,7 @@ class PayloadRingReducer(GradientReducer):
         return gradient
 
     def memory(self) -> Memory:
-        """See :meth:`GradientReducer.memory`; of each state only the number of steps is kept."""
+        """See :meth:`GradientReducer.memory`; without residuals the number of steps is all that a state has."""
         return {"steps": [(bucket, [state.step for state in states]) for bucket, states in self._states.items()]}
 
     def remember(self, memory: Memory) -> None:
@@ -146,7 +131,7 @@ class PayloadRingReducer(GradientReducer):
 
 
 def _total(exchange: Exchange, compressor: Compressor, payloads: Iterable[Payload], layout: Layout) -> Float32Array:
-    """Return the sum of the decoded payloads, added in their order."""
+    """Return the sum of the decoded payloads, added in their order: the same bits on every rank."""
     total = np.zeros(layout.count, np.float32)
     for payload in payloads:
         combine(exchange, Operation.SUM, total, compressor.decode(payload, layout))
@@ -155,12 +140,10 @@ def _total(exchange: Exchange, compressor: Compressor, payloads: Iterable[Payloa
 
 def _within(layout: Layout, start: int, stop: int) -> Layout:
     """Return the part of a layout from float ``start`` to ``stop``, without empty layers."""
-    parts = [
-        min(stop, end) - max(start, begin)
-        for begin, end in zip(layout.offsets[:-1], layout.offsets[1:], strict=True)
-        if min(stop, end) > max(start, begin)
+    lengths = [
+        min(stop, end) - max(start, begin) for begin, end in zip(layout.offsets[:-1], layout.offsets[1:], strict=True)
     ]
-    return Layout(tuple(parts) or (0,))
+    return Layout(tuple(length for length in lengths if length > 0) or (0,))
 
 
 def compressor_of(spec: MethodSpec) -> Compressor:

@@ -88,27 +88,20 @@ def names() -> tuple[str, ...]:
     return (*FAMILIES, *registry.names(), *registry.ALIASES)
 
 
-def expand(asked: Sequence[str], thresholds: Mapping[str, float]) -> tuple[str, ...]:
-    """Return the names in ``asked``, each once, with ``papers`` replaced by :data:`PAPERS`.
+def expand(chosen: Sequence[str], thresholds: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the names in ``chosen``, each once, with ``papers`` replaced by :data:`PAPERS`.
 
-    Args:
-        asked: names with their parameters.
-        thresholds: by name, the threshold for methods in ``papers`` that need one.
+    ``thresholds`` has, by name, those of methods in ``papers`` that need one.
     """
     papers = [f"{name}:threshold={thresholds[name]:g}" if name in thresholds else name for name in PAPERS]
-    return tuple(dict.fromkeys(name for given in asked for name in (papers if given == "papers" else (given,))))
+    return tuple(dict.fromkeys(name for one in chosen for name in (papers if one == "papers" else (one,))))
 
 
 def parse(text: str, *, batch: int, shared: bool = False) -> MethodSpec:
-    """Return what ``text`` stands for.
+    """Return what ``name`` or ``name:key=value,...`` stands for.
 
-    Args:
-        text: a name, or ``name:key=value,...``.
-        batch: samples per worker and iteration; m in the rules for QSGD's levels.
-        shared: all workers draw from the whole training set, so PQASGD needs fewer levels.
-
-    Raises:
-        UsageError: an unknown name or parameter, or an impossible value.
+    ``batch`` is the number of samples per worker and iteration, m in the rules for QSGD's levels. With ``shared`` all
+    workers draw from the whole training set, so PQASGD needs fewer levels.
     """
     name, _, rest = text.partition(":")
     items = [item for item in rest.split(",") if item]
@@ -116,31 +109,30 @@ def parse(text: str, *, batch: int, shared: bool = False) -> MethodSpec:
         raise UsageError(f"exchange {name!r} is unknown: choose from {', '.join(names())}")
     family = FAMILIES.get(name)
     if family is None:
-        family, items = _via(name, items)
+        family, items = _by_way(name, items)
         return MethodSpec(text, name, family, compressor=_compressor(name, items, batch, 1))
-    period = 1
-    if family.periodic:
-        period, items = _period(name, items)
-    compressor = None
-    if family.compressor:
-        items = _gathered_items(name, items) or [f"rule={'n' if shared else 'mpn'}", *PQASGD_ITEMS]
-        compressor = _compressor(family.compressor, items, batch, period)
-    elif family.grouped:
+    if family.grouped:
         groups, top = _groups(name, family, items)
         return MethodSpec(text, name, family, groups=groups, top=top)
-    elif items and family.periodic:
-        raise UsageError(f"{name} takes p=ITERATIONS and nothing else, not {','.join(items)}")
+    if not family.periodic:
+        if items:
+            raise UsageError(f"exchange {name!r} takes no parameters")
+        return MethodSpec(text, name, family)
+    period, items = _period(name, items)
+    compressor = None
+    if family.compressor:
+        via, items = _via(name, items)
+        if via not in (None, "gather"):
+            raise UsageError(f"{name} gathers its payloads: leave out via={via}")
+        items = items or [f"rule={'n' if shared else 'mpn'}", *PQASGD_ITEMS]
+        compressor = _compressor(family.compressor, items, batch, period)
     elif items:
-        raise UsageError(f"exchange {name!r} takes no parameters")
+        raise UsageError(f"{name} takes p=ITERATIONS and nothing else, not {','.join(items)}")
     return MethodSpec(text, name, family, period, compressor)
 
 
 def method_for(spec: MethodSpec, member: Member) -> Method:
-    """Return a rank's side of a method.
-
-    Raises:
-        UsageError: a tagged ring has no codec to round by, or the workers cannot form groups of equal size.
-    """
+    """Return a rank's side of a method."""
     is_worker = member.exchange.rank < member.exchange.size - spec.servers
     side = spec.family.worker if is_worker or spec.family.server is None else spec.family.server
     return side(spec, member)
@@ -178,27 +170,21 @@ def _groups(name: str, family: Family, items: list[str]) -> tuple[int, str]:
     return int(given or 1), top or TOPS[0]
 
 
-def _via(name: str, items: list[str]) -> tuple[Family, list[str]]:
-    """Take ``via=...`` out of a compressor's parameters."""
-    given, rest = _taken("via=", items)
-    via = _OWN_VIA.get(name, "gather") if given is None else given
-    if via not in _VIA:
-        raise UsageError(f"{name}: via={via} is unknown: choose from {', '.join(_VIA)}")
-    family = _VIA[via]
+def _by_way(name: str, items: list[str]) -> tuple[Family, list[str]]:
+    """Take ``via=...`` out of a compressor's parameters, and return the family of this way."""
+    via, rest = _via(name, items)
+    family = _VIA[via or _OWN_VIA.get(name, "gather")]
     by_layer = [item for item in rest if item.startswith(("exempt=", "layers="))]
     if family.way is Way.PAYLOAD_RING and by_layer:
         raise UsageError(f"{name}: {by_layer[0]} names layers of the model, but via=ring cuts layers: choose one")
     return (_SERVED_OTHERWISE.get(name, family) if family.way is Way.SERVER else family), rest
 
 
-def _gathered_items(name: str, items: list[str]) -> list[str]:
-    """Take ``via=gather`` out of the parameters of a method that can only gather."""
-    given, rest = _taken("via=", items)
-    if given is not None and given not in _VIA:
-        raise UsageError(f"{name}: via={given} is unknown: choose from {', '.join(_VIA)}")
-    if given not in (None, "gather"):
-        raise UsageError(f"{name} gathers its payloads: leave out via={given}")
-    return rest
+def _via(name: str, items: list[str]) -> tuple[str | None, list[str]]:
+    via, rest = _taken("via=", items)
+    if via not in (None, *_VIA):
+        raise UsageError(f"{name}: via={via} is unknown: choose from {', '.join(_VIA)}")
+    return via, rest
 
 
 def _taken(key: str, items: list[str]) -> tuple[str | None, list[str]]:

@@ -53,11 +53,7 @@ Maximum = Callable[[Float32Array, Float32Array], None]
 
 
 def checked_scale(scale: float | str | None) -> float | str | None:
-    """Return ``scale`` if it is ``auto``, a power of two, or None.
-
-    Raises:
-        UsageError: it is something else.
-    """
+    """Return ``scale`` if it is ``auto``, a power of two, or None; else raise UsageError."""
     if scale in (None, AUTO):
         return scale
     is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
@@ -69,9 +65,7 @@ def checked_scale(scale: float | str | None) -> float | str | None:
 def auto_rms(spec: MethodSpec, codec: str) -> float | None:
     """Return the root mean square to which ``auto`` scales; None: the method takes any size, or has its own threshold.
 
-    Args:
-        spec: the method.
-        codec: name of the codec that rounds tagged floats.
+    ``codec`` rounds tagged floats.
     """
     compressor = spec.compressor
     if isinstance(compressor, Nic):
@@ -109,21 +103,16 @@ def root_mean_square(values: Float32Array) -> float:
 def meet_loudest(parts: Sequence[Float32Array], maximum: Maximum) -> tuple[list[float], bool]:
     """Return, by part of a vector, the largest root mean square of all ranks, and whether all vectors are equally long.
 
-    The exchange is a meeting, too: ranks that know their lengths to be equal need no other one before they sum.
+    Both are the same on every rank. A root mean square is infinite or NaN if a value of some rank is not finite. The
+    exchange is a meeting, too: ranks that know their lengths to be equal need no other one before they sum.
 
-    Args:
-        parts: this rank's vector, for example by layers; as many on every rank.
-        maximum: reduces :func:`meeting_floats` floats over the ranks; collective.
-
-    Returns:
-        The same on every rank. A root mean square is at least 0, a float32. Infinite or NaN: a value of some rank is
-        not finite.
+    ``parts`` are this rank's, as many on every rank. ``maximum`` reduces :func:`meeting_floats` floats.
     """
     high, low = divmod(sum(part.size for part in parts), LENGTH_BASE)
     with np.errstate(over="ignore", under="ignore"):
         words = np.array([*map(root_mean_square, parts), high, low, -high, -low], np.float32)
     for at, part in enumerate(parts):
-        if words[at] == 0 and part.any():
+        if words[at] == 0 and part.any():  # rounded to 0, which must mean that all values are 0
             words[at] = np.finfo(np.float32).smallest_subnormal
     maximum(words, words)
     *loudness, most_high, most_low, less_high, less_low = words.tolist()
@@ -141,8 +130,7 @@ def meeting_floats(parts: int) -> int:
 def exponent_for(rms: float, loudness: float) -> int | None:
     """Return the exponent of the largest scale that brings ``loudness`` to at most ``rms``; 0 for 0.
 
-    Returns:
-        At most :data:`EXPONENT_MAX`, either way. None: the values are not finite.
+    It is at most :data:`EXPONENT_MAX`, either way. None: the values are not finite.
     """
     if loudness == 0:
         return 0
@@ -150,18 +138,10 @@ def exponent_for(rms: float, loudness: float) -> int | None:
 
 
 def exponents_for(rms: float, loudness: Sequence[float], sizes: Sequence[int]) -> list[int] | None:
-    """Return the exponents of the scales of a vector's parts.
+    """Return the exponents of the scales of a vector's parts, of the given sizes; None: a value is not finite.
 
     No part gets a smaller scale than the vector as a whole would get. So loud parts, which are short (or they would
     make the vector loud), are rounded finer than they need, for few octets.
-
-    Args:
-        rms: the root mean square to reach.
-        loudness: what :func:`meet_loudest` returned.
-        sizes: length of each part.
-
-    Returns:
-        None: values of a part are not finite.
     """
     power = sum(size * one**2 for size, one in zip(sizes, loudness, strict=True))
     whole = exponent_for(rms, math.sqrt(power / max(sum(sizes), 1)) if math.isfinite(power) else math.inf)

@@ -25,7 +25,7 @@ from netoffload.collectives import Operation, ShortAllreduce
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.methods.base import Bucket, GradientReducer, Member, Memory, MethodSpec
-from netoffload.methods.buckets import layout_of
+from netoffload.methods.buckets import layers_of, layout_of
 from netoffload.methods.floats import RingReducer
 from netoffload.methods.registry import FAMILIES, method_for
 from netoffload.methods.scales import (
@@ -50,30 +50,17 @@ FIRST: Final = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Which layers are compressed, and in what scale.
+    """Which layers are compressed, and in what scale."""
 
-    Attributes:
-        exact: layers that travel exact.
-        scale: ``auto``, or a power of two; None: values are compressed as they are.
-        auto_rms: the root mean square to which ``auto`` scales (:func:`auto_rms`); None: ``auto`` does not scale.
-    """
-
-    exact: frozenset[int] = frozenset()
-    scale: float | str | None = None
-    auto_rms: float | None = None
+    exact: frozenset[int] = frozenset()  # layers that travel exact
+    scale: float | str | None = None  # ``auto``, or a power of two; None: values are compressed as they are
+    auto_rms: float | None = None  # the root mean square to which ``auto`` scales; None: it does not scale
 
 
 class SelectiveReducer(GradientReducer):
-    """Sums gradients by a method, except the layers that travel exact.
-
-    Args:
-        spec: the method for the other layers; it must have a :class:`GradientReducer`.
-        member: this rank.
-        selection: which layers travel exact, and the scale of the others.
-    """
+    """Sums gradients by a method that has a :class:`GradientReducer`, except the layers that travel exact."""
 
     def __init__(self, spec: MethodSpec, member: Member, selection: Selection) -> None:
-        """Nothing is summed yet."""
         super().__init__(spec, member)
         inner = method_for(spec, member)
         if not isinstance(inner, GradientReducer):
@@ -100,16 +87,12 @@ class SelectiveReducer(GradientReducer):
         pieces: Sequence[Bucket] = (),
         divisor: int = 1,
     ) -> Float32Array:
-        """Return the sum over all workers, divided by a number, in ``gradient``'s memory.
+        """Return the sum over all workers in ``gradient``'s memory; with ``exact`` all layers travel exact this time.
 
-        Args:
-            gradient: float32[n], this worker's gradient.
-            bucket: the layers in it; None: all.
-            exact: all layers of the bucket travel exact this time.
-            pieces: sum the bucket as if it came in these buckets; empty: as it is.
-            divisor: 1, or the number of workers for their mean. That saves a pass over a scaled sum.
+        ``pieces`` are buckets to sum instead, one by one. ``divisor`` is the number of workers for their mean: dividing
+        here saves a pass over a scaled sum.
         """
-        layers = tuple(range(len(self._member.layout.sizes))) if bucket is None else bucket
+        layers = layers_of(self._member.layout, bucket)
         parts = self._parts(gradient, layers)
         if pieces and list(pieces) != [layers]:
             for piece in pieces:
@@ -149,14 +132,9 @@ class SelectiveReducer(GradientReducer):
         self._exponents = dict(memory["exponents"])
         self._again, self.vanished = set(memory.get("again", ())), memory.get("vanished", 0)
 
-    def rescale(self, factors: Mapping[int, float]) -> None:
-        """See :meth:`~netoffload.methods.base.GradientReducer.rescale`."""
-        self._inner.rescale(factors)
-
     def _parts(self, values: Float32Array, layers: Bucket) -> dict[int, Float32Array]:
         """Return views of the layers of a bucket."""
-        offsets = layout_of(self._member.layout, layers).offsets
-        return dict(zip(layers, np.split(values, offsets[1:-1]), strict=True))
+        return dict(zip(layers, layout_of(self._member.layout, layers).split(values), strict=True))
 
     def _sum(
         self, parts: Mapping[int, Float32Array], some: Bucket, reduce: Callable[[Float32Array], Float32Array]
@@ -198,15 +176,18 @@ class SelectiveReducer(GradientReducer):
         if (count := meeting_floats(len(parts))) not in self._maxima:
             self._maxima[count] = ShortAllreduce(self._exchange, count, tagged=False, operation=Operation.MAX)
         loudness, have_met = meet_loudest(list(parts.values()), self._maxima[count])
-        found = exponents_for(self._auto_rms, loudness, [part.size for part in parts.values()])
-        if found is None:
+        fitting = exponents_for(self._auto_rms, loudness, [part.size for part in parts.values()])
+        if fitting is None:
             return True, None, have_met
+        # A layer of zeros fits every scale: it keeps its own.
         exponents = {
             layer: exponent if one else self._exponents.get(layer, exponent)
-            for layer, one, exponent in zip(parts, loudness, found, strict=True)
+            for layer, one, exponent in zip(parts, loudness, fitting, strict=True)
         }
         if self._member.error_feedback and self._has_jumped(exponents):
-            self._add_unsent(parts)
+            # In this bucket's new scale the residuals could be as large as many gradients: they travel now, exact too.
+            for layer, residual in self._inner.take_unsent(tuple(parts)).items():
+                np.add(parts[layer], multiply(residual, -self._exponents.get(layer, 0)), out=parts[layer])
             self._exponents.update(exponents)
             return True, None, have_met
         return any(loudness), exponents, have_met
@@ -221,19 +202,11 @@ class SelectiveReducer(GradientReducer):
         rise = max(exponent - known[layer] for layer, exponent in exponents.items())
         return rise > RISE_MAX or not 4.0**-JUMP_MAX <= power / before <= 4.0**JUMP_MAX
 
-    def _add_unsent(self, parts: Mapping[int, Float32Array]) -> None:
-        """Add the residuals of some layers to their values, and forget them."""
-        for layer, residual in self._inner.take_unsent(tuple(parts)).items():
-            np.add(parts[layer], multiply(residual, -self._exponents.get(layer, 0)), out=parts[layer])
-
     def _move(self, exponents: Mapping[int, int]) -> None:
         """Take over the exponents of some layers, and bring their residuals to them."""
-        known = {layer: self._exponents.get(layer, exponent) for layer, exponent in exponents.items()}
-        factors = {
-            layer: 2.0 ** (exponents[layer] - before) for layer, before in known.items() if before != exponents[layer]
-        }
-        if factors:
-            self._inner.rescale(factors)
+        moved = {layer: exponent - self._exponents.get(layer, exponent) for layer, exponent in exponents.items()}
+        if any(moved.values()):
+            self._inner.rescale({layer: 2.0**by for layer, by in moved.items() if by})
         self._exponents.update(exponents)
 
     def _note_vanished(self, layers: Bucket) -> None:

@@ -16,37 +16,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from netoffload.collectives import Payload, push_pull, serve_payloads
+from netoffload.collectives import Payload, serve_payloads
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors.terngrad import TernarySum, TernGrad
 from netoffload.methods.base import Bucket, GradientServer, Member, MethodSpec
-from netoffload.methods.buckets import BucketStates, layout_of
-from netoffload.methods.payloads import PayloadReducer
+from netoffload.methods.buckets import layout_of
+from netoffload.methods.payloads import ServedReducer
 
 
-class TernaryWorker(PayloadReducer):
+class TernaryWorker(ServedReducer):
     """A worker; the last rank is the server."""
 
     def __init__(self, spec: MethodSpec, member: Member) -> None:
-        """Nothing is encoded yet."""
         super().__init__(spec, member)
         self._sum = _sum_of(spec, member)
-        self._states = BucketStates(self._sum.uplink, member)
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`~netoffload.methods.base.GradientReducer.reduce`."""
-        state = self._states.of(bucket)
+        state = self._residuals.of(bucket)
         ternary = self._sum.uplink
         own = ternary.scalers(gradient, state)
-        shared = self._ask(own.view(np.uint8)).view(np.float32)
+        shared = self._answer(own.view(np.uint8)).view(np.float32)
         payload = ternary.encode_shared(gradient, shared, state)
         self.sent.vector_octets += payload.size + own.nbytes
-        mean = self._sum.decode(self._ask(payload), state.layout)
+        mean = self._sum.decode(self._answer(payload), state.layout)
         return np.multiply(mean, np.float32(self._sum.workers), out=mean)
-
-    def _ask(self, payload: Payload) -> Payload:
-        self.sent.octets += payload.size
-        return push_pull(self._exchange, payload, server=self._exchange.size - 1)
 
 
 class TernaryServer(GradientServer):

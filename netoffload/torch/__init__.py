@@ -16,10 +16,8 @@ What a method remembers (residuals, scales, steps of random streams) belongs to 
 builds its buckets anew after the first iteration. Each rank saves its state with the checkpoint. A run that loads it
 goes on bit for bit.
 
-Replicas stay bit-identical: every rank adds the same octets in the same order, and the ranks agree on each scale.
-
-Ranks find each other over the store of the process group, or over the one that the launcher's environment names
-(``ranks``). If a rank dies, all others raise an error that names it.
+Replicas stay bit-identical: every rank adds the same octets in the same order, and the ranks agree on each scale. If a
+rank dies, all others raise an error that names it.
 
 Files: ``options`` (how gradients travel), ``ranks`` (how ranks find each other), ``staging`` (tensors to float32 on the
 host and back), ``layers`` (a model's parameters by index), ``state`` (what (a), (c) and (d) share), ``hook``,

@@ -4,8 +4,8 @@ A process group is a data plane (``netoffload.transport``); the ranks find each 
 connections have no tag, so no NIC compresses them, and all values stay exact. A group made with ``BackendOptions`` has
 a second plane, which compresses float32. Long float32 sums and averages use the second plane.
 
-Files: ``backend_group`` (the calls), ``backend_work`` (calls under way), ``backend_reductions`` and ``backend_words``
-(tensors as vectors), ``backend_scale`` (the scale of a compressed sum).
+Files: ``backend_group`` (the calls), ``backend_work`` (calls under way), ``backend_reductions`` (sums and what else
+takes every rank's values), ``backend_words`` (tensors as vectors).
 """
 
 from __future__ import annotations
@@ -28,47 +28,42 @@ BackendOptions = Options
 """The name of :class:`~netoffload.torch.options.Options` in ``pg_options``."""
 
 
-def create(options: Any, asked: Any) -> NetOffloadGroup:
+def create(group: Any, options: Any) -> NetOffloadGroup:
     """Make a process group; torch calls this on all of its ranks.
 
-    Args:
-        options: torch's options, with store, rank, size, timeout and the global ranks.
-        asked: an :class:`~netoffload.torch.options.Options`; None: the options in the environment.
-
-    Raises:
-        UsageError: ``asked`` has another type, or impossible values.
-        DistBackendError: a rank did not come within the time limit, or could not connect.
+    ``group`` has torch's store, rank, size, timeout and global ranks. ``options`` are the caller's ``pg_options``;
+    None: those in the environment.
     """
-    if asked is not None and not isinstance(asked, Options):
-        raise UsageError(f"pg_options of the netoffload backend must be BackendOptions, not {type(asked).__name__}")
-    asked = Options.of_environment() if asked is None else asked
-    if asked is not None:
-        asked.refuse_all_but(BACKEND, "the backend", "it sees no layers or steps; use CompressionState")
-    rank, size, late_s = options.group_rank, options.group_size, options.timeout.total_seconds()
-    ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
-    timeout_s = min(TIMEOUT_S_DEFAULT if asked is None else asked.timeout_s, late_s)
-    host = own_host(options.store)
+    if options is not None and not isinstance(options, Options):
+        raise UsageError(f"pg_options of the netoffload backend must be BackendOptions, not {type(options).__name__}")
+    options = Options.of_environment() if options is None else options
+    if options is not None:
+        options.refuse_all_but(BACKEND, "the backend", "it sees no layers or steps; use CompressionState")
+    rank, size, late_s = group.group_rank, group.group_size, group.timeout.total_seconds()
+    ranks = tuple(group.global_ranks_in_group) or tuple(range(size))
+    timeout_s = min(TIMEOUT_S_DEFAULT if options is None else options.timeout_s, late_s)
+    host = own_host(group.store)
 
     def rendezvous(name: str) -> StoreRendezvous:
-        return StoreRendezvous(options.store, rank, size, late_s, f"{NAME}/{name}", (NAME, name, ranks))
+        return StoreRendezvous(group.store, rank, size, late_s, f"{NAME}/{name}", (NAME, name, ranks))
 
     def plane(gather: StoreRendezvous, settings: Settings) -> Calls[DataPlane]:
         return Calls(set_up(gather, host, settings, DataPlane))
 
     with explained(ranks), contextlib.ExitStack() as stack:
-        own = {} if asked is None else {name: asked.compared()[name] for name in ("scale", "min_octets")}
-        words = {"compression": "none" if asked is None else "options", **own}
+        own = {} if options is None else {name: options.compared()[name] for name in ("scale", "min_octets")}
+        words = {"compression": "none" if options is None else "options", **own}
         gather = rendezvous("exact")
         compare(gather, words)
         exact = plane(gather, Settings(timeout_s=timeout_s, late_s=late_s, offload=Offload.OFF))
         stack.callback(exact.close)
         compressed = None
-        if asked is not None and asked.settings().offload is not Offload.OFF:
-            settings = dataclasses.replace(asked.settings(), timeout_s=timeout_s, late_s=late_s)
+        if options is not None and options.settings().offload is not Offload.OFF:
+            settings = dataclasses.replace(options.settings(), timeout_s=timeout_s, late_s=late_s)
             compressed = plane(rendezvous("compressed"), settings)
             stack.callback(compressed.close)
         stack.pop_all()
-    return NetOffloadGroup(options.store, exact, compressed, asked or Options(), ranks)
+    return NetOffloadGroup(group.store, exact, compressed, options or Options(), ranks)
 
 
 register()

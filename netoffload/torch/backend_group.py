@@ -13,49 +13,97 @@ Ranks in arguments and errors are counted within the group.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from datetime import timedelta
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed import ReduceOp, Store  # type: ignore[attr-defined]  # Store is not declared public
+from torch.distributed import ProcessGroup, ReduceOp, Store  # type: ignore[attr-defined]  # Store is not public
 
 from netoffload import collectives
 from netoffload.collectives import Operation, barrier, ring_allgather
 from netoffload.collectives.schedule import Span
+from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
-from netoffload.errors import UsageError
-from netoffload.torch.backend_announcements import lengths_of, types_of
-from netoffload.torch.backend_messages import MessageGroup
+from netoffload.errors import CollectiveError, PeerLostError, UsageError
 from netoffload.torch.backend_reductions import (
     Reduction,
+    ScaledSum,
     all_reduce,
     bitwise_all_reduce,
     bitwise_reduce_scatter,
     reduce_scatter,
+    sparse_sum,
 )
-from netoffload.torch.backend_scale import ScaledSum
-from netoffload.torch.backend_sparse import sparse_sum
-from netoffload.torch.backend_uncompiled import uncompiled
-from netoffload.torch.backend_words import Numbers, Words
-from netoffload.torch.backend_work import CallWork, explained
+from netoffload.torch.backend_words import Numbers, Words, lengths_of, types_of
+from netoffload.torch.backend_work import CallWork, explained, uncompiled
 from netoffload.torch.options import Options
+from netoffload.torch_plugin import NAME
 from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Request
 
 Body = Callable[[DataPlane], None]
 
+CPU: Final = torch.device("cpu")
+
+ARRIVED_TAG: Final = -1
+"""Tag of the empty messages of ``monitored_barrier``; torch's tags are not negative."""
+
+
+class NamedGroup(ProcessGroup):
+    """What torch asks a process group about itself; torch's own class would ask a C++ backend."""
+
+    supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
+    """Abilities of NCCL that a backend may have."""
+
+    def __init__(self, rank: int, size: int, store: Store) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]  # the form for subclasses
+        self._store = store
+        self._name = self._description = ""  # torch sets them later
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """Return the backend's name in ``init_process_group``."""
+        return NAME
+
+    name = getBackendName
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        """Return this group's name in torch's registry."""
+        return self._name
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
+        """Return the description that the group was made with."""
+        return self._description
+
+    def get_group_store(self) -> Store:
+        """Return the store that the ranks share."""
+        return self._store
+
+    group_name, group_desc = property(getGroupName), property(getGroupDesc)
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    @property
+    def _device_types(self) -> Sequence[torch.device]:
+        return [CPU]
+
+    def _get_backend(self, device: Any) -> NamedGroup:
+        if torch.device(device).type != CPU.type:
+            raise UsageError(f"the netoffload backend takes CPU tensors, not tensors on {device}: call .cpu() first")
+        return self
+
 
 @uncompiled
-class NetOffloadGroup(MessageGroup):
-    """The ranks of a group, connected.
+class NetOffloadGroup(NamedGroup):
+    """The ranks of a group, connected; ``ranks`` are counted in the world.
 
-    Args:
-        store: the store that the ranks share.
-        exact: the calls of the exact data plane; :meth:`shutdown` closes them.
-        compressed: the calls of the compressed one, for long float32 sums; None: there is none. Closed likewise.
-        options: which vectors are compressed, and in what scale.
-        ranks: the group's ranks, counted in the world.
+    :meth:`shutdown` closes both planes. The compressed one, if there is one, is for long float32 sums.
     """
 
     def __init__(
@@ -66,9 +114,8 @@ class NetOffloadGroup(MessageGroup):
         options: Options,
         ranks: Sequence[int],
     ) -> None:
-        """Take over the connections."""
-        super().__init__(store, exact, ranks)
-        self._compressed = compressed
+        super().__init__(exact.plane.exchange.rank, exact.plane.exchange.size, store)
+        self._exact, self._compressed, self._ranks = exact, compressed, tuple(ranks)
         self._min_octets = options.min_octets
         self._scaled_sum = None if compressed is None else ScaledSum(options.scale, compressed)
 
@@ -115,10 +162,18 @@ class NetOffloadGroup(MessageGroup):
         with self._arguments():
             reduction = Reduction.of(ReduceOp.SUM if opts is None else opts.reduceOp, tensors[0].dtype)
             calling = f"{name} {reduction.name} of {lengths_of(tensors)}{to}"
-            if reduction.bitwise is not None:
-                return self._carry_out(_combining(Words(tensors), reduction.bitwise), tensors, opts, calling)
+            if (ufunc := reduction.bitwise) is not None:
+                words = Words(tensors)
+
+                def combine(plane: DataPlane) -> None:
+                    bitwise_all_reduce(plane, words.load(), ufunc)
+                    words.store()
+
+                return self._carry_out(combine, tensors, opts, calling)
             numbers = Numbers(tensors, is_averaged=reduction.is_average)
-        scaled_sum = self._scaled_sum if self._admits(numbers, reduction) else None
+        is_long = numbers.values.nbytes >= self._min_octets
+        is_float_sum = reduction.operation is Operation.SUM and numbers.dtype is torch.float32
+        scaled_sum = self._scaled_sum if is_long and is_float_sum else None
 
         def add(plane: DataPlane) -> None:
             if scaled_sum is None:
@@ -132,7 +187,12 @@ class NetOffloadGroup(MessageGroup):
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> CallWork:
         """Leave on rank r the reduction of the r-th tensor of all ranks' lists."""
         calls, words = zip(*[self._scattering(*pair, opts) for pair in zip(outputs, inputs, strict=True)], strict=True)
-        return self._carry_out(_one_by_one(calls), outputs, opts, f"reduce_scatter {'; '.join(words)}")
+
+        def call(plane: DataPlane) -> None:
+            for one in calls:
+                one(plane)
+
+        return self._carry_out(call, outputs, opts, f"reduce_scatter {'; '.join(words)}")
 
     def _reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> CallWork:
         """Do :meth:`reduce_scatter` with one tensor, which is cut into one part per rank."""
@@ -141,7 +201,6 @@ class NetOffloadGroup(MessageGroup):
     reduce_scatter_single = _reduce_scatter_base = _reduce_scatter_single
 
     def _reduce_scatter_singles(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> CallWork:
-        """Do the same with several tensors."""
         with self._arguments():
             lists = [self._parts(source) for source in inputs]
         return self.reduce_scatter(outputs, lists, opts)
@@ -213,8 +272,7 @@ class NetOffloadGroup(MessageGroup):
             words, own, count = Words(flat), Words(inputs), len(inputs)
 
         def call(plane: DataPlane) -> None:
-            rows = [words.spans[rank * count : (rank + 1) * count] for rank in range(self.size())]
-            spans = [Span(row[0].start, row[-1].stop) if row else Span(0, 0) for row in rows]
+            spans = words.rows(count) or [Span(0, 0)] * self.size()
             span = spans[plane.exchange.rank]
             np.copyto(words.values[span.start : span.stop], own.load())
             ring_allgather(plane.exchange, words.values, spans, tagged=False)
@@ -223,13 +281,12 @@ class NetOffloadGroup(MessageGroup):
         return self._carry_out(call, flat, opts, f"all_gather of {lengths_of(flat)}")
 
     def _allgather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> CallWork:
-        """Do :meth:`allgather` into one tensor, one part after the other."""
+        """Do :meth:`allgather` into one tensor, in parts."""
         return self._allgather_singles([output], [source], opts)
 
     all_gather_single = _allgather_base = _allgather_single
 
     def _allgather_singles(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> CallWork:
-        """Do the same into several tensors."""
         with self._arguments():
             lists = [self._parts(output) for output in outputs]
         return self.allgather(lists, inputs, opts)
@@ -302,23 +359,82 @@ class NetOffloadGroup(MessageGroup):
         """Wait until all ranks have come."""
         return self._carry_out(lambda plane: barrier(plane.exchange), [], opts, "barrier")
 
+    # Messages.
+
+    def send(self, tensors: list[Tensor], peer: int, tag: int) -> CallWork:
+        """Send a tensor to a rank."""
+        words = Words(tensors)
+        request = self._exact.plane.exchange.watch.send(peer, tag, octets_of(words.load()), lengths_of(tensors))
+        return CallWork(request, tensors, self._ranks)
+
+    def recv(self, tensors: list[Tensor], peer: int | None, tag: int) -> CallWork:
+        """Receive a tensor from a rank; None: from any rank. Another tensor than was sent ends the group."""
+        words, ended, expected = Words(tensors), Request(), lengths_of(tensors)
+
+        def finish(request: Request) -> None:
+            arrival, error = request.arrival, request.error
+            if arrival is not None and arrival.words != expected:
+                error = CollectiveError(
+                    f"ranks disagree: rank {arrival.source} sends {arrival.words} with tag {arrival.tag}, "
+                    f"rank {self.rank()} receives {expected}"
+                )
+            if error is None and arrival is not None:
+                words.store()
+                ended.complete(arrival)
+                return
+            ended.fail(error or CollectiveError("the receive was cancelled"))
+            if error is not None and not isinstance(error, PeerLostError):
+                self._exact.give_up(error)
+
+        self._exact.plane.exchange.watch.receive(peer, tag, octets_of(words.values)).add_done_callback(finish)
+        return CallWork(ended, tensors, self._ranks)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> CallWork:
+        """Receive a tensor from any rank."""
+        return self.recv(tensors, None, tag)
+
+    def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool = False) -> None:
+        """Wait until all ranks have come; else end the group with an error that names who did not, on all ranks.
+
+        Rank 0 waits as long as ``timeout``. With ``wait_all_ranks`` the error names all that did not come, not only the
+        first.
+        """
+        watch, limit_s = self._exact.plane.exchange.watch, timeout.total_seconds()
+        nothing, others = memoryview(b""), range(1, self.size())
+        with explained(self._ranks):
+            if self.rank() > 0:
+                watch.send(0, ARRIVED_TAG, nothing).wait()
+                # Rank 0 may come late itself, and then waits for the others as long again.
+                if not watch.receive(0, ARRIVED_TAG, nothing).wait(2 * limit_s):
+                    raise self._missed([0], limit_s)
+                return
+            coming = {rank: watch.receive(rank, ARRIVED_TAG, nothing) for rank in others}
+            end_s = time.monotonic() + limit_s
+            missing = [rank for rank in others if not coming[rank].wait(max(0.0, end_s - time.monotonic()))]
+            if missing:
+                raise self._missed(missing if wait_all_ranks else missing[:1], limit_s)
+            for rank in others:
+                watch.send(rank, ARRIVED_TAG, nothing).wait()
+
+    def _missed(self, missing: Sequence[int], limit_s: float) -> CollectiveError:
+        names = ", ".join(map(str, missing))
+        error = PeerLostError(f"rank {names} did not come to monitored_barrier within the timeout of {limit_s:g} s")
+        self._exact.plane.exchange.abort(error)
+        return error
+
     # Shared by the calls.
 
     def _carry_out(self, call: Body, tensors: Sequence[Tensor], opts: Any, calling: str) -> CallWork:
         """Carry a call out after those under way: in this thread if torch waits for it, else in the background.
 
-        Args:
-            call: the call.
-            tensors: its result.
-            opts: torch's options.
-            calling: the call in words; ranks whose words differ get an error.
+        ``tensors`` are its result. ``calling`` is the call in words; ranks whose words differ get an error.
         """
         lanes = (Lane.UNTAGGED,)
         if opts is None or getattr(opts, "asyncOp", True):
-            return CallWork(self._exact.start(call, lanes, calling), tensors, self._explain)
+            return CallWork(self._exact.start(call, lanes, calling), tensors, self._ranks)
         with explained(self._ranks):
             self._exact.run(call, lanes, calling)
-        return CallWork(Request.done(), tensors, self._explain)
+        return CallWork(Request.done(), tensors, self._ranks)
 
     @contextlib.contextmanager
     def _arguments(self) -> Iterator[None]:
@@ -328,11 +444,6 @@ class NetOffloadGroup(MessageGroup):
         except UsageError:
             self._exact.refuse()
             raise
-
-    def _admits(self, numbers: Numbers, reduction: Reduction) -> bool:
-        """Return whether a reduction is compressed."""
-        is_sum = reduction.operation is Operation.SUM
-        return is_sum and numbers.dtype is torch.float32 and numbers.values.nbytes >= self._min_octets
 
     def _check_root(self, root: int) -> bool:
         if not 0 <= root < self.size():
@@ -359,26 +470,8 @@ class NetOffloadGroup(MessageGroup):
         return list(whole.detach().view(self.size(), -1).unbind()) if whole.numel() else [whole.detach()] * self.size()
 
 
-def _combining(words: Words, ufunc: np.ufunc) -> Body:
-    """Return the call that combines octets on all ranks."""
-
-    def combine(plane: DataPlane) -> None:
-        bitwise_all_reduce(plane, words.load(), ufunc)
-        words.store()
-
-    return combine
-
-
 def _check_alike(mine: Tensor, own: Tensor) -> None:
     """Refuse a part for this rank that does not match what the rank itself contributes."""
     if mine.dtype is not own.dtype or mine.numel() != own.numel():
         theirs = f"{own.numel()} of {own.dtype}"
         raise UsageError(f"this rank's own part has {mine.numel()} elements of {mine.dtype}, not {theirs}")
-
-
-def _one_by_one(calls: Sequence[Body]) -> Body:
-    def call(plane: DataPlane) -> None:
-        for one in calls:
-            one(plane)
-
-    return call

@@ -1,4 +1,4 @@
-"""Exact reductions of vectors: those that rings do, and those that take an all-to-all.
+"""Reductions of vectors: those that rings do, those that take an all-to-all, sums that compress, sparse sums.
 
 Rings do sum, product, minimum and maximum. AND, OR and XOR work octet by octet, so they need no type. Every rank gets
 one part of all vectors (``alltoall``), combines them in the order of the ranks, and sends the result to all
@@ -14,24 +14,38 @@ from typing import Any, Final, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.distributed import ReduceOp
 
 from netoffload.collectives import (
     Operation,
     alltoall,
+    barrier,
     is_short,
     ring_allgather,
     ring_allreduce,
     ring_reduce_scatter,
 )
 from netoffload.collectives.exchange import Vector
-from netoffload.collectives.ring import allreduce_round
 from netoffload.collectives.schedule import Span, consecutive, partition
-from netoffload.collectives.transfer import aborting_on_error
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
-from netoffload.torch.backend_words import ADDED_AS
-from netoffload.transport import DataPlane
+from netoffload.methods.floats import met_allreduce
+from netoffload.methods.scales import (
+    AUTO,
+    codec_rms,
+    exponents_for,
+    fixed_exponent,
+    meet_loudest,
+    meeting_floats,
+    multiply,
+)
+from netoffload.torch.backend_words import ADDED_AS, Words
+from netoffload.transport import Calls, DataPlane, Lane
+
+SEGMENT_FLOATS: Final = 4096
+SEGMENTS_MAX: Final = 256
+"""Longer tensors have longer segments: the ranks exchange a float for each."""
 
 _KINDS: Final[Sequence[tuple[Any, Operation, np.ufunc | None]]] = (
     (ReduceOp.SUM, Operation.SUM, None),
@@ -48,30 +62,19 @@ _KINDS: Final[Sequence[tuple[Any, Operation, np.ufunc | None]]] = (
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the values of all ranks are reduced.
+    """How the values of all ranks are reduced."""
 
-    Attributes:
-        operation: how two values are combined.
-        bitwise: used instead of ``operation`` if octets are combined; else None.
-        is_average: the sum is divided by the number of ranks.
-        name: torch's name of the reduction.
-    """
-
-    operation: Operation
-    bitwise: np.ufunc | None
-    is_average: bool
-    name: str
+    operation: Operation  # how two values are combined
+    bitwise: np.ufunc | None  # used instead if octets are combined
+    is_average: bool  # the sum is divided by the number of ranks
+    name: str  # torch's
 
     @classmethod
     def of(cls, op: Any, dtype: torch.dtype) -> Reduction:
-        """Return the reduction for torch's ``op``.
-
-        Raises:
-            UsageError: this type has no such operation.
-        """
+        """Return the reduction for torch's ``op``; UsageError if this type has no such operation."""
         for index, (one, _, _) in enumerate(_KINDS):
-            if op == one and (found := _reduction(index, dtype)) is not None:
-                return found
+            if op == one and (reduction := _reduction(index, dtype)) is not None:
+                return reduction
         name = next((_name(one) for one, _, _ in _KINDS if op == one), "such reduction")
         raise UsageError(f"there is no {name} of {dtype} tensors: convert them first")
 
@@ -102,17 +105,7 @@ def _name(op: Any) -> str:
 
 
 def all_reduce(plane: DataPlane, values: Vector, reduction: Reduction) -> None:
-    """Replace ``values`` on every rank by the reduction over all ranks, in place; collective.
-
-    Args:
-        plane: the ranks.
-        values: contiguous vector, equally long and of the same type on all ranks.
-        reduction: how they are reduced; not a bitwise one.
-
-    Raises:
-        CollectiveError: ranks disagree on length, type or operation.
-        PeerLostError: a rank is lost.
-    """
+    """Replace ``values``, contiguous, on every rank by the reduction over all ranks; not a bitwise one; collective."""
     exchange, operation = plane.exchange, reduction.operation
     if values.dtype.char == "f" and is_short(values.size, exchange.size):
         floats = cast("Float32Array", values)
@@ -128,22 +121,17 @@ def compressed_all_reduce(plane: DataPlane, values: Float32Array, reduction: Red
     if is_short(values.size, exchange.size):
         plane.short_allreduce(values.size, operation, tagged=True)(values, values)
     else:
-        with aborting_on_error(exchange):
-            allreduce_round(
-                exchange,
-                values,
-                tagged=True,
-                operation=operation,
-                quantise=plane.quantise,
-                chunk_floats=plane.chunk_floats(),
-            )
+        chunk_floats = plane.chunk_floats()
+        met_allreduce(
+            exchange, values, tagged=True, operation=operation, quantise=plane.quantise, chunk_floats=chunk_floats
+        )
     reduction.finish(values, exchange.size)
 
 
 def reduce_scatter(plane: DataPlane, values: Vector, spans: Sequence[Span], reduction: Reduction) -> None:
     """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks.
 
-    The rest of ``values`` is overwritten. Arguments and errors are those of :func:`all_reduce`.
+    The rest of ``values`` is overwritten.
     """
     exchange = plane.exchange
     chunk_floats = plane.chunk_floats()
@@ -167,3 +155,74 @@ def bitwise_all_reduce(plane: DataPlane, words: Float32Array, ufunc: np.ufunc) -
     spans = partition(words.size, plane.exchange.size)
     bitwise_reduce_scatter(plane, words, spans, ufunc)
     ring_allgather(plane.exchange, words, spans, tagged=False)
+
+
+class ScaledSum:
+    """Sums one tensor after the other over a plane that compresses, each in its scale.
+
+    A tensor has no layers, no name and no history. So it is cut into segments, and each has a scale that follows from
+    it. DDP's buckets are such tensors, in which layers lie one after the other.
+    """
+
+    def __init__(self, scale: float | str | None, compressed: Calls[DataPlane]) -> None:
+        self._is_auto, self._fixed = scale == AUTO, fixed_exponent(scale)
+        self._compressed = compressed
+
+    def __call__(self, plane: DataPlane, values: Float32Array, reduction: Reduction) -> None:
+        """Do :func:`all_reduce`; the ranks meet on ``plane``, the exact one. Values that are not finite stay there."""
+        parts = _segments(values)
+        exponents = self._meet(plane, parts)
+        if exponents is None:
+            all_reduce(plane, values, reduction)
+            return
+        for part, exponent in zip(parts, exponents, strict=True):
+            multiply(part, exponent)
+        self._compressed.run(lambda other: compressed_all_reduce(other, values, reduction), (Lane.TAGGED,))
+        for part, exponent in zip(parts, exponents, strict=True):
+            multiply(part, -exponent)
+
+    def _meet(self, plane: DataPlane, parts: list[Float32Array]) -> list[int] | None:
+        """Meet the other ranks, and return each part's exponent; None: a value is not finite."""
+        precision = self._compressed.plane.precision
+        if not self._is_auto or precision is None:
+            barrier(plane.exchange)
+            return [self._fixed] * len(parts)
+        maximum = plane.short_allreduce(meeting_floats(len(parts)), Operation.MAX, tagged=False)
+        loudness, _ = meet_loudest(parts, maximum)
+        return exponents_for(codec_rms(precision.codec), loudness, [part.size for part in parts])
+
+
+def _segments(values: Float32Array) -> list[Float32Array]:
+    """Return views of a vector's segments; they depend on its length only, and so are the same on every rank."""
+    length = max(SEGMENT_FLOATS, -(-values.size // SEGMENTS_MAX))
+    return np.split(values, range(length, values.size, length))
+
+
+def sparse_sum(plane: DataPlane, tensor: Tensor) -> None:
+    """Replace a sparse COO tensor on every rank by the sum over all ranks; collective.
+
+    Every rank gets the indices and values of all ranks, and adds them in their order.
+    """
+    own = tensor.detach().coalesce()
+    exchange = plane.exchange
+    counts = [torch.zeros(1, dtype=torch.int64) for _ in range(exchange.size)]
+    counts[exchange.rank] += own._nnz()
+    _share(plane, [[one] for one in counts])
+    parts = []
+    for rank, count in enumerate(int(one) for one in counts):
+        indices, values = own.indices(), own.values()
+        if rank != exchange.rank:
+            indices, values = indices.new_empty(len(indices), count), values.new_empty(count, *values.shape[1:])
+        parts.append([indices.contiguous(), values.contiguous()])
+    _share(plane, parts)
+    indices, values = (torch.cat(column, dim) for column, dim in zip(zip(*parts, strict=True), (1, 0), strict=True))
+    total = torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=False)
+    with torch.no_grad():  # not detach(): a detached sparse tensor has indices of its own
+        tensor.copy_(total.coalesce())
+
+
+def _share(plane: DataPlane, parts: Sequence[Sequence[Tensor]]) -> None:
+    """Fill the tensors ``parts[rank]`` on every rank with those of that rank; all ranks know their lengths."""
+    words = Words([one for row in parts for one in row])
+    ring_allgather(plane.exchange, words.load(), words.rows(len(parts[0])), tagged=False)
+    words.store()

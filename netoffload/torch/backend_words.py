@@ -4,6 +4,10 @@ Untagged connections deliver octets as they were sent. So tensors that are only 
 of any type, filled up to whole float32. Tensors that are added become vectors of a type that rings add
 (``transfer.EXACT_TYPES``). Half-precision floats are added as float32 and rounded once, at the end.
 
+Ranks announce their calls in words as well, the plain ones: types and lengths. Ranks whose words differ do not go on,
+and the error quotes two of them. Lengths that may differ from rank to rank are left out; the ranks of each pair compare
+them.
+
 Memory is borrowed by its address. ``Tensor.numpy`` would make the storage unresizable for good, and FSDP1 and torch's
 PowerSGD hook resize theirs.
 """
@@ -11,7 +15,8 @@ PowerSGD hook resize theirs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,6 +27,7 @@ from netoffload.collectives.exchange import FLOAT_OCTETS, Vector
 from netoffload.collectives.schedule import Span, consecutive
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import UsageError
+from netoffload.torch.staging import lie_together
 
 ADDED_AS: Final = {
     torch.float32: torch.float32,
@@ -44,18 +50,11 @@ _NUMPY_TYPES: Final = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtyp
 class Words:
     """Tensors as float32 words; each tensor begins at a new word.
 
-    The words share memory with the tensors if these lie one after the other and are whole words. Else :meth:`load` and
-    :meth:`store` copy.
-
-    Args:
-        tensors: dense tensors on the CPU, of any types.
-
-    Raises:
-        UsageError: a tensor is not on the CPU, or sparse.
+    The words share memory with the tensors, which may be of any types, if these lie one after the other and are whole
+    words. Else :meth:`load` and :meth:`store` copy.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        """Find the memory."""
         self._tensors = [checked(tensor).detach() for tensor in tensors]
         self.spans = consecutive([-(-tensor.nbytes // FLOAT_OCTETS) for tensor in self._tensors])
         """Where each tensor is in :attr:`values`."""
@@ -74,6 +73,11 @@ class Words:
         """Where each tensor is in :attr:`octets`, without what fills up its last word."""
         starts = [span.start * FLOAT_OCTETS for span in self.spans]
         return [Span(start, start + one.nbytes) for start, one in zip(starts, self._tensors, strict=True)]
+
+    def rows(self, width: int) -> list[Span]:
+        """Return where in :attr:`values` each ``width`` tensors are together: those of a rank."""
+        rows = [self.spans[first : first + width] for first in range(0, len(self.spans), width or 1)]
+        return [Span(row[0].start, row[-1].stop) for row in rows]
 
     @property
     def own_octets(self) -> Uint8Array:
@@ -99,17 +103,11 @@ class Words:
 class Numbers:
     """Tensors of one type as one vector of numbers to reduce; a single tensor may share its memory with the vector.
 
-    Args:
-        tensors: dense tensors on the CPU.
-        is_kept: changes of :attr:`values` must not change the tensors.
-        is_averaged: sums are divided, so octets are added in a type in which their sums do not overflow.
-
-    Raises:
-        UsageError: a tensor is not on the CPU, sparse, or of a type that cannot be added.
+    With ``is_kept`` it does not, so that changes of the vector leave the tensor alone. With ``is_averaged`` octets are
+    added in a type in which their sums do not overflow.
     """
 
     def __init__(self, tensors: Sequence[Tensor], *, is_kept: bool = False, is_averaged: bool = False) -> None:
-        """Find the memory, or copy."""
         one = checked(tensors[0])
         self.dtype = one.dtype
         """Type of the tensors; of complex ones, that of their parts."""
@@ -166,20 +164,14 @@ class _Memory:
 def octets_of_tensor(tensor: Tensor, len_octets: int | None = None) -> Uint8Array:
     """Return the memory of a contiguous tensor; its storage stays resizable, but must not be resized meanwhile.
 
-    Args:
-        tensor: the tensor.
-        len_octets: octets from its beginning; None: its own.
+    ``len_octets`` are counted from its beginning, perhaps beyond its end; None: its own.
     """
     len_octets = tensor.nbytes if len_octets is None else len_octets
     return np.asarray(_Memory(tensor, len_octets)) if len_octets else np.empty(0, np.uint8)
 
 
 def checked(tensor: Tensor) -> Tensor:
-    """Return the tensor.
-
-    Raises:
-        UsageError: the tensor is not on the CPU, or not dense.
-    """
+    """Return the tensor if it is dense and on the CPU; else raise UsageError."""
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise UsageError(
             f"the netoffload backend takes dense CPU tensors, not {tensor.layout} on {tensor.device}: "
@@ -192,15 +184,9 @@ def _shared(tensors: Sequence[Tensor]) -> Float32Array | None:
     """Return the memory of all tensors as one vector; None if they do not lie one after the other in whole words."""
     if not tensors or not all(map(_is_whole, tensors)):
         return None
-    first, storage = tensors[0], tensors[0].untyped_storage()
-    place = first.data_ptr()
-    if place % FLOAT_OCTETS:
+    if tensors[0].data_ptr() % FLOAT_OCTETS or not lie_together(tensors):
         return None
-    for tensor in tensors:
-        if tensor.data_ptr() != place or tensor.untyped_storage().data_ptr() != storage.data_ptr():
-            return None
-        place += tensor.nbytes
-    return octets_of_tensor(first, place - first.data_ptr()).view(np.float32)
+    return octets_of_tensor(tensors[0], sum(tensor.nbytes for tensor in tensors)).view(np.float32)
 
 
 def _is_whole(tensor: Tensor) -> bool:
@@ -220,3 +206,25 @@ def _resolved(tensor: Tensor) -> Tensor:
 def _real(tensor: Tensor) -> Tensor:
     """Return the parts of a complex tensor, in the same memory if it holds them; another tensor as it is."""
     return torch.view_as_real(_resolved(tensor)) if tensor.is_complex() else _resolved(tensor)
+
+
+def lengths_of(tensors: Iterable[Tensor]) -> str:
+    """Return types and lengths: ``float32[100], int8[3] (4 times)``."""
+    return _joined(tuple([(one.dtype, one.numel()) for one in tensors]))
+
+
+def types_of(tensors: Iterable[Tensor]) -> str:
+    """Return the types alone: ``float32``."""
+    return ", ".join(sorted({_named(tensor.dtype) for tensor in tensors}))
+
+
+@functools.lru_cache(maxsize=256)
+def _joined(tensors: tuple[tuple[torch.dtype, int], ...]) -> str:
+    runs = [(key, len(list(run))) for key, run in itertools.groupby(tensors)]
+    return ", ".join(
+        f"{_named(dtype)}[{count}]" + ("" if times == 1 else f" ({times} times)") for (dtype, count), times in runs
+    )
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

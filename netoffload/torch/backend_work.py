@@ -8,18 +8,19 @@ it, because it would wait for itself.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import torch
 from torch import Tensor
 from torch.distributed import DistBackendError
 from torch.distributed.distributed_c10d import Work
 from torch.futures import Future
 
 from netoffload.errors import NetOffloadError, UsageError
-from netoffload.torch.backend_uncompiled import uncompiled
 from netoffload.transport import Request
 
 MAX_SETTLING: Final = 64
@@ -27,26 +28,42 @@ MAX_SETTLING: Final = 64
 
 _settling = ThreadPoolExecutor(MAX_SETTLING, thread_name_prefix="netoffload-future")
 
-Explain = Callable[[BaseException], BaseException]
-"""Takes the error of a request, returns the error that torch's users get."""
+Class = TypeVar("Class", bound=type)
+
+
+def uncompiled(kind: Class) -> Class:
+    """Keep ``torch.compile`` out of the methods that a class defines, and of all that they call.
+
+    DDP's C++ code calls a process group's Python methods between the parts of a compiled model. The compiler would take
+    such a call for the user's code, and refuse the group's attributes with an internal error.
+    """
+    for name, value in list(vars(kind).items()):
+        if isinstance(value, types.FunctionType) and not _skip(value.__code__):
+            setattr(kind, name, torch.compiler.disable(value))  # type: ignore[no-untyped-call]  # imports the compiler, which takes two seconds
+    return kind
+
+
+def _skip(code: types.CodeType) -> bool:
+    """Let the compiler skip a function and what it calls; return False if this version of torch has no such mark."""
+    try:
+        from torch._C._dynamo.eval_frame import (
+            _FrameAction,
+            _FrameExecStrategy,
+            set_code_exec_strategy,
+        )
+    except ImportError:
+        return False
+    set_code_exec_strategy(code, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+    return True
 
 
 @uncompiled
 class CallWork(Work):
-    """A call under way.
+    """A call under way, with its result; ``ranks`` are the group's, counted in the world."""
 
-    Args:
-        request: the call.
-        tensors: its result.
-        explain: its error in torch's terms.
-    """
-
-    def __init__(self, request: Request, tensors: Sequence[Tensor], explain: Explain) -> None:
-        """Wait for nothing yet."""
+    def __init__(self, request: Request, tensors: Sequence[Tensor], ranks: Sequence[int]) -> None:
         super().__init__()
-        self._request = request
-        self._tensors = list(tensors)
-        self._explain = explain
+        self._request, self._tensors, self._ranks = request, list(tensors), ranks
         self._future: Future[list[Tensor]] | None = None
 
     def is_completed(self) -> bool:
@@ -60,22 +77,15 @@ class CallWork(Work):
     def exception(self) -> BaseException | None:
         """Return what went wrong with the call; None: nothing."""
         error = self._request.error
-        return None if error is None else self._explain(error)
+        return None if error is None else explain(error, self._ranks)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Sleep until the call has ended.
-
-        Args:
-            timeout: how long at most; None or 0: until it has ended.
-
-        Raises:
-            DistBackendError: the call failed, or did not end in time.
-        """
+        """Sleep until the call has ended, at most ``timeout``; None or 0: for as long as it takes."""
         limit_s = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
         if not self._request.join(limit_s):
             raise DistBackendError(f"the call is not over within the timeout of {limit_s:g} s")
         if (error := self._request.error) is not None:
-            raise self._explain(error) from error
+            raise explain(error, self._ranks) from error
         return True
 
     def synchronize(self) -> None:
@@ -112,11 +122,7 @@ class CallWork(Work):
 
 @contextlib.contextmanager
 def explained(ranks: Sequence[int]) -> Iterator[None]:
-    """Turn errors of the body into those of torch.
-
-    Raises:
-        DistBackendError: a rank is lost, ranks disagree, or the system refused a call.
-    """
+    """Turn errors of the body into those of torch."""
     try:
         yield
     except (NetOffloadError, OSError) as error:

@@ -14,11 +14,7 @@ def compress_hook(state: CompressionState, bucket: GradBucket) -> torch.futures.
 
     ``model.register_comm_hook(CompressionState(codec="packed", bound=10), compress_hook)``
 
-    The bucket is under way when this returns, so backward goes on. An error of the transport ends ``backward()`` on all
-    ranks with a RuntimeError that has the error's text.
-
-    Args:
-        state: this rank's state; one per model.
-        bucket: DDP's bucket; its buffer becomes the mean.
+    The bucket is under way when this returns, so backward goes on; its buffer becomes the mean. An error of the
+    transport ends ``backward()`` on all ranks with a RuntimeError that has the error's text.
     """
     return state.start(bucket.buffer(), bucket.parameters(), is_last=bucket.is_last())

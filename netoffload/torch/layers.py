@@ -18,13 +18,10 @@ from netoffload.torch.options import Options
 class Layers:
     """Parameters in the order of ``named_parameters``, or else in which they first come: the same on all ranks.
 
-    Args:
-        named_parameters: the model's named parameters; None: parameters are counted as they come.
-        names: names for parameters that are counted as they come.
+    ``names`` are for parameters that are counted as they come: those of a model that was saved.
     """
 
     def __init__(self, named_parameters: Iterable[tuple[str, torch.Tensor]] | None, names: Sequence[str] = ()) -> None:
-        """Index the named parameters."""
         self.names: list[str] = []
         self._names = names
         self._sizes: Sequence[int] = ()
@@ -37,12 +34,7 @@ class Layers:
                 self._add(parameter, name)
 
     def bucket(self, parameters: Sequence[torch.Tensor]) -> Bucket:
-        """Return the indices of parameters.
-
-        Raises:
-            UsageError: ``named_parameters`` lacks one, it belongs to another model, or the model is not the one that
-                was saved.
-        """
+        """Return the indices of parameters; UsageError if they are not those of this model."""
         if self._names and not self.names and len(parameters) != len(self._names):
             raise UsageError(
                 "parameters of an unpickled state come in parts: make a CompressionState with named_parameters, and "
@@ -66,11 +58,7 @@ class Layers:
         self._is_closed = True
 
     def expect(self, sizes: Sequence[int]) -> None:
-        """Expect a model with parameters of these sizes.
-
-        Raises:
-            UsageError: a known parameter has another size.
-        """
+        """Expect a model with parameters of these sizes; UsageError if a known one has another."""
         self._sizes = tuple(sizes)
         for at, (name, parameter) in enumerate(zip(self.names, self._parameters, strict=True)):
             self._check(at, name, parameter)

@@ -18,15 +18,15 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from netoffload.collectives import broadcast
-from netoffload.compiled.arrays import Uint8Array
-from netoffload.torch.staging import Staged
+from netoffload.methods.buckets import cut
+from netoffload.torch.backend_words import Words
+from netoffload.torch.staging import Staged, lie_together
 from netoffload.torch.state import CompressionState
-from netoffload.transport import DataPlane, Request
+from netoffload.transport import Request
 
 BUCKET_OCTETS: Final = 25 * 1024 * 1024
 """Octets of float32 gradients that travel together: DDP's default."""
@@ -49,12 +49,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ``compression.state_dict()``. A deep copy of model and optimizer together goes on by itself, with connections of its
     own.
 
-    Args:
-        optimizer: the optimizer to wrap.
-        state: how gradients travel; None: a state with the default options.
-        named_parameters: ``model.named_parameters()``, for the state that is made if ``state`` is None.
-        backward_passes_per_step: number of backward passes whose gradients are added up before they travel.
-        bucket_octets: most octets of gradients that travel together.
+    Without a ``state`` one with default options is made, from ``named_parameters``. The gradients of
+    ``backward_passes_per_step`` backward passes are added up before they travel, at most ``bucket_octets`` together.
     """
 
     def __init__(
@@ -66,7 +62,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         backward_passes_per_step: int = 1,
         bucket_octets: int = BUCKET_OCTETS,
     ) -> None:
-        """Wait for gradients."""
         self.optimizer = optimizer
         self.compression = state or CompressionState(named_parameters=named_parameters)
         parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
@@ -84,7 +79,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             one.register_post_accumulate_grad_hook(self._arrived)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped optimizer, such as its hooks: ``Optimizer.__init__`` did not run here."""
+        """Return what ``Optimizer.__init__`` would have set, which did not run here: hooks, groups, state."""
         if name == "optimizer":  # not set yet
             raise AttributeError(name)
         return getattr(self.optimizer, name)
@@ -98,31 +93,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
             bucket_octets=self._bucket_octets,
         )
 
-    # ``Optimizer`` has these as plain attributes, which schedulers read.
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The wrapped optimizer's groups."""
-        return self.optimizer.param_groups
-
-    @property
-    def state(self) -> Mapping[torch.Tensor, Any]:  # type: ignore[override]
-        """The wrapped optimizer's state."""
-        return self.optimizer.state
-
-    @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """The wrapped optimizer's defaults."""
-        return self.optimizer.defaults
-
     @torch.no_grad()
     def synchronize(self) -> None:
         """Make every ``grad`` the mean, unless the end of backward has done so.
 
         Only needed after fewer backward passes than ``backward_passes_per_step``, before gradients are clipped or
         unscaled; :meth:`step` calls it.
-
-        Raises:
-            CollectiveError: a rank is lost, or ranks disagree.
         """
         if self._is_synchronised:
             return
@@ -139,14 +115,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._is_synchronised = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Wait for the means, and take a step.
-
-        Args:
-            closure: evaluates the model anew, backward included, and returns the loss.
-
-        Raises:
-            CollectiveError: a rank is lost, or ranks disagree.
-        """
+        """Wait for the means, and take a step; ``closure`` includes backward, and returns the loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -175,11 +144,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.optimizer.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse, because the buckets are cut already.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Refuse, because the buckets are cut already."""
         raise NotImplementedError("add parameter groups to the optimizer before DistributedOptimizer wraps it")
 
     def _begin(self) -> None:
@@ -193,9 +158,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._is_synchronised = False
         if not self._is_in_backward:
             self._is_in_backward = True
+            # Only the engine knows when a pass ends: a parameter that the loss does not reach never arrives.
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
         self._missing[self._bucket_of[parameter]] -= 1
-        ready = len(self._under_way)
+        ready = len(self._under_way)  # buckets start in their order, or ranks would sum different ones
         while ready < len(self._buckets) and self._missing[ready] <= 0:
             ready += 1
         self._start(ready)
@@ -227,24 +193,20 @@ def broadcast_parameters(
 ) -> None:
     """Give all ranks the root's tensors, exact, in place; collective.
 
-    Args:
-        parameters: ``model.state_dict()`` or ``model.named_parameters()``: tensors of any type, of the same names,
-            sizes and types on all ranks. Values that are not tensors are left alone.
-        root: the rank whose tensors all ranks get.
-        state: the state whose connections to use; None: connect for this call.
-        group: the ranks, if ``state`` is None.
-
-    Raises:
-        CollectiveError: ranks disagree on the root or on the number of octets, or a rank is lost.
+    ``parameters`` are ``model.state_dict()`` or ``model.named_parameters()``: tensors of any type, of the same names,
+    sizes and types on all ranks. Values that are not tensors are left alone. Without the ``state`` whose connections to
+    use, the ranks of ``group`` connect for this call.
     """
     named = parameters.items() if isinstance(parameters, Mapping) else parameters
     tensors = [value.detach() for _, value in named if isinstance(value, torch.Tensor)]
-    octets = [tensor.cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
-    whole = torch.cat([*octets, torch.zeros(-sum(map(len, octets)) % 4, dtype=torch.uint8)])
+    here = [tensor.cpu() for tensor in tensors]  # the tensors themselves, if they are there already
+    words = Words(here)
     with _connected(state, group) as one:
-        one.run(lambda plane: _broadcast(plane, whole.numpy(), root))
-    for tensor, own, end in zip(tensors, octets, itertools.accumulate(map(len, octets)), strict=True):
-        tensor.copy_(whole[end - len(own) : end].view(tensor.dtype).reshape(tensor.shape))
+        one.run(lambda plane: broadcast(plane.exchange, words.load(), root=root, tagged=False))
+    words.store()
+    for tensor, own in zip(tensors, here, strict=True):
+        if own.device != tensor.device:
+            tensor.copy_(own)
 
 
 def broadcast_optimizer_state(
@@ -256,35 +218,21 @@ def broadcast_optimizer_state(
 ) -> None:
     """Give all ranks the root's optimizer state (momentum, steps, learning rates), for example of a checkpoint.
 
-    Collective. The other ranks' optimizers may be new.
-
-    Args:
-        optimizer: an optimizer of the same class and parameters on all ranks, wrapped or not.
-        root: the rank whose state all ranks get.
-        state: the state whose connections to use; None: connect for this call.
-        group: the ranks, if ``state`` is None.
-
-    Raises:
-        CollectiveError: ranks disagree on the root, or a rank is lost.
+    Collective. The other ranks' optimizers may be new, of the same class and parameters, wrapped or not. Connections
+    are those of :func:`broadcast_parameters`.
     """
     saved = io.BytesIO()
     torch.save(optimizer.state_dict(), saved)
-
-    def exchange(plane: DataPlane) -> bytes:
-        is_root = plane.exchange.rank == root
-        own = saved.getvalue() if is_root else b""
-        length = np.array([len(own)], np.uint64)
-        _broadcast(plane, length.view(np.uint8), root)
-        whole = np.zeros(int(length[0]) + -int(length[0]) % 4, np.uint8)
-        whole[: len(own)] = np.frombuffer(own, np.uint8)
-        _broadcast(plane, whole, root)
-        return whole[: int(length[0])].tobytes()
-
     with _connected(state, group) as one:
-        theirs = one.run(exchange)
         is_root = one.connected().plane.exchange.rank == root
+        octets = torch.frombuffer(saved.getbuffer(), dtype=torch.uint8)
+        length = torch.tensor([len(octets)])
+        broadcast_parameters([("length", length)], root, state=one)
+        if not is_root:
+            octets = torch.empty(int(length), dtype=torch.uint8)
+        broadcast_parameters([("state", octets)], root, state=one)
     if not is_root:
-        optimizer.load_state_dict(torch.load(io.BytesIO(theirs), weights_only=True))
+        optimizer.load_state_dict(torch.load(io.BytesIO(octets.numpy().tobytes()), weights_only=True))
 
 
 @contextlib.contextmanager
@@ -297,30 +245,16 @@ def _connected(state: CompressionState | None, group: dist.ProcessGroup | None) 
         yield own
 
 
-def _broadcast(plane: DataPlane, octets: Uint8Array, root: int) -> None:
-    """Replace uint8[4 n] by the root's."""
-    broadcast(plane.exchange, octets.view(np.float32), root=root, tagged=False)
-
-
 def _cut(parameters: list[torch.Tensor], limit_octets: int) -> list[list[torch.Tensor]]:
     """Return buckets of parameters of one type and device: the last parameters first, in each in their order."""
-    buckets: list[list[torch.Tensor]] = []
-    kind, octets = None, 0
-    for one in reversed(parameters):
-        size = one.numel() * np.dtype(np.float32).itemsize
-        if kind != (one.dtype, one.device) or octets + size > limit_octets:
-            buckets.append([])
-            kind, octets = (one.dtype, one.device), 0
-        buckets[-1].insert(0, one)
-        octets += size
+    buckets = []
+    for _, run in itertools.groupby(reversed(parameters), lambda one: (one.dtype, one.device)):
+        alike = list(run)[::-1]
+        sizes = [one.numel() for one in alike]
+        buckets += [[alike[at] for at in bucket] for bucket in cut(sizes, max(limit_octets, 1))]
     return buckets
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
     """Return vectors one after the other: where they lie, if they do so in one memory, or else as a copy."""
-    first, end = parts[0], parts[0].storage_offset()
-    for part in parts:
-        if part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr() or part.storage_offset() != end:
-            return torch.cat(parts)
-        end += part.numel()
-    return first.as_strided((end - first.storage_offset(),), (1,))
+    return parts[0].as_strided((sum(map(len, parts)),), (1,)) if lie_together(parts) else torch.cat(parts)

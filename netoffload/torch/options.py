@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from netoffload.config import INLINE_BOUND_K, INLINE_CODEC, Offload, chosen_offload, parse_size_octets
 from netoffload.errors import CollectiveError, MalformedError, UsageError
-from netoffload.methods import GradientReducer, MethodSpec, parse
+from netoffload.methods import MethodSpec, parse
 from netoffload.methods.scales import AUTO, checked_scale
 from netoffload.transport import Settings
 from netoffload.transport.rendezvous.agreement import Gather
@@ -42,8 +42,7 @@ class Options:
         bound: k of the codec's error bound 2^-k; None: likewise.
         offload: who applies the codec: ``nic``, ``inline``, ``auto`` or ``off``; None: $NETOFFLOAD_OFFLOAD, else auto.
         scale: a power of two; or ``auto``: one per layer or segment, from its root mean square; None: 1.
-        compressor: used instead of a codec; a name that :func:`netoffload.methods.parse` knows:
-            ``terngrad``, ``qsgd:levels=15``, ``wgt:threshold=0.002``, ``8bit-dynamic``, ``fp16``.
+        compressor: used instead of a codec, by a name of :func:`netoffload.methods.parse`: ``fp16``, ``qsgd``.
         error_feedback: add the residual to the next gradient.
         start_step: number of first steps that travel exact. 0 needs ``named_parameters``: without them a state knows
             the model's parameters only after the first step.
@@ -56,9 +55,6 @@ class Options:
         min_octets: the backend leaves shorter vectors exact.
         timeout_s: silence after which a rank is lost.
         late_s: how long a rank that lives may keep the others waiting; a group of the backend has its ``timeout``.
-
-    Raises:
-        UsageError: an impossible value, or a method that moves weights.
     """
 
     codec: str | None = None
@@ -93,11 +89,7 @@ class Options:
 
     @classmethod
     def of_environment(cls) -> Options | None:
-        """Return the options in ``$NETOFFLOAD_BACKEND``, None if it is not set.
-
-        Raises:
-            UsageError: the variable has another form.
-        """
+        """Return the options in ``$NETOFFLOAD_BACKEND``, None if it is not set."""
         text = os.environ.get(ENV_BACKEND)
         if not text:
             return None
@@ -115,11 +107,7 @@ class Options:
         return bool(self.exact_names) or self.exact_last or self.start_step == 0
 
     def refuse_all_but(self, names: Sequence[str], door: str, cure: str) -> None:
-        """Refuse options that a door does not have.
-
-        Raises:
-            UsageError: another option than ``names`` differs from its default.
-        """
+        """Refuse options that a door does not have: others than ``names`` that differ from their defaults."""
         for field in dataclasses.fields(self):
             if field.name not in names and getattr(self, field.name) != field.default:
                 raise UsageError(f"{door} has no {field.name}: {cure}")
@@ -130,11 +118,7 @@ class Options:
         return {name: list(value) if isinstance(value := getattr(self, name), tuple) else value for name in names}
 
     def settings(self) -> Settings:
-        """Return the transport's settings.
-
-        Raises:
-            UsageError: an unknown codec or offload, or a bound out of range.
-        """
+        """Return the transport's settings."""
         offload = Offload.OFF if self.compressor is not None else chosen_offload(self.offload)
         codec, bound = self.codec, self.bound
         if offload is Offload.OFF:
@@ -144,18 +128,14 @@ class Options:
         return Settings(codec, bound, self.timeout_s, self.late_s, offload=offload)
 
     def spec(self) -> MethodSpec:
-        """Return the method.
-
-        Raises:
-            UsageError: the method is unknown, moves weights, or has a server.
-        """
+        """Return the method; UsageError if it moves weights, or has a server."""
         if self.compressor is None:
             return parse("inc" if self.settings().offload is Offload.OFF else "inc+c", batch=self.batch)
         name = self.compressor
         spec = parse(name, batch=self.batch)
-        if not issubclass(spec.family.worker, GradientReducer):
+        if not spec.sums_gradients:
             raise UsageError(f"{spec.short} moves weights, not gradients: use netoffload.torch.Periodic")
-        if spec.has_server and "via=" not in name:
+        if spec.has_server and "via=" not in name:  # TernGrad's default
             spec = parse(f"{name}{',' if ':' in name else ':'}via=gather", batch=self.batch)
         if spec.has_server:
             raise UsageError(f"{name} needs a server, one rank more than the workers: write via=gather or via=ring")
@@ -163,15 +143,9 @@ class Options:
 
 
 def compare(gather: Gather, options: Mapping[str, Any]) -> None:
-    """Raise an error on all ranks if they have different options; collective.
+    """Raise an error on all ranks if they have different options; collective. The error names two of them.
 
-    Args:
-        gather: gathers a value of each rank.
-        options: this rank's options by their names, as JSON values; one that it lacks counts as None.
-
-    Raises:
-        CollectiveError: two ranks differ; the message names both.
-        MalformedError: a rank sent something else.
+    ``options`` are JSON values by name; one that a rank lacks counts as None.
     """
     by_rank = gather(dict(options))
     try:

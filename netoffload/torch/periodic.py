@@ -1,13 +1,4 @@
-"""Door (d): ranks train separately, and agree on weights every p steps.
-
-===========================  ==============================================================================
-method                       what travels every p steps
-===========================  ==============================================================================
-``psgd``                     the weights, exact; their mean replaces them
-``rsgd``                     a p-th of the weights in each step, exact
-``pqasgd``                   changes since the last time, quantised; their mean is added
-``changes``                  changes since the last time, compressed as the state says; their mean is added
-===========================  ==============================================================================
+"""Door (d): ranks train separately, and agree on weights every p steps; docs/guide/torch.md has a table of methods.
 
 Sources: Jiang and Agrawal, "A Linear Speedup Analysis ...", Algorithms 1 and 2 (psgd, rsgd, pqasgd); Douillard et al.,
 "DiLoCo", Algorithm 1 (the outer optimizer, on the mean change).
@@ -45,9 +36,6 @@ from netoffload.transport import DataPlane
 
 METHODS: Final = ("psgd", "rsgd", "pqasgd", "changes")
 
-NOTHING: Final = np.empty(0, np.float32)
-"""Passed instead of a gradient, because the optimizer has applied it already."""
-
 
 class Periodic:
     """Wraps a model and its optimizer: ``step()`` takes the optimizer's step, and averages when it is time.
@@ -64,16 +52,8 @@ class Periodic:
     The ranks must begin with the same weights (:func:`~netoffload.torch.optimizer.broadcast_parameters`). The
     optimizer's momentum stays with its rank. Buffers (BatchNorm's) are not averaged.
 
-    Args:
-        model: the model, whose parameters are averaged in float32.
-        optimizer: this rank's optimizer.
-        every: p, the steps from one averaging to the next.
-        method: psgd, rsgd, pqasgd (with parameters as for ``netoffload train``: ``pqasgd:levels=15``), or changes.
-        outer: an optimizer on the mean change, which makes it DiLoCo; not with ``rsgd``.
-        state: how changes travel; None: a state with the default options.
-
-    Raises:
-        UsageError: the method is unknown, or takes no outer optimizer; or ``every`` is less than one.
+    ``method`` is psgd, rsgd, pqasgd (with parameters as for ``netoffload train``: ``pqasgd:levels=15``), or changes,
+    which travel as the ``state`` says. An ``outer`` optimizer on the mean change makes it DiLoCo; not with ``rsgd``.
     """
 
     def __init__(
@@ -86,7 +66,6 @@ class Periodic:
         outer: Outer | None = None,
         state: CompressionState | None = None,
     ) -> None:
-        """Connect nothing yet."""
         name, _, items = method.partition(":")
         check_choice("method", name, METHODS)
         if outer is not None and name == "rsgd":
@@ -107,16 +86,12 @@ class Periodic:
         self._asked = {"every": every, "method": method, "outer": None if outer is None else str(outer)}
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take the optimizer's step, and average if it is time; all ranks call it together.
-
-        Raises:
-            CollectiveError: a rank is lost, or ranks disagree.
-        """
+        """Take the optimizer's step, and average if it is time; all ranks call it together."""
         loss = self.optimizer.step(closure) if closure is not None else self.optimizer.step()
         self._steps += 1
         self.state.count(self._flat.nbytes, is_last=True)
         if self._is_rotating or self._steps % self.every == 0:
-            self._exchange(lambda method: method.step(NOTHING.copy(), self._flat, lambda _: self._gather()))
+            self._average()
         return loss
 
     @property
@@ -130,7 +105,7 @@ class Periodic:
             self._gather()
             self._exchange(lambda method: method.finish(self._flat))
         elif self._steps % self.every:
-            self._exchange(lambda method: method.step(NOTHING.copy(), self._flat, lambda _: self._gather()))
+            self._average()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank remembers besides model and optimizer, for :meth:`load_state_dict`."""
@@ -141,11 +116,7 @@ class Periodic:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned on this rank.
-
-        Raises:
-            UsageError: the state belongs to another model.
-        """
+        """Take over what :meth:`state_dict` returned on this rank."""
         flat = np.frombuffer(state["synchronised"], np.float32)
         if flat.shape != self._flat.shape:
             raise UsageError(f"the state belongs to a model of {flat.size} parameters, this one has {self._flat.size}")
@@ -153,6 +124,11 @@ class Periodic:
         self._steps, self._memory = state["steps"], state["method"]
         if self._method is not None and self._memory is not None:
             self._method.remember(self._memory)
+
+    def _average(self) -> None:
+        # The optimizer has applied the gradient already: the method gets none, and its update fetches the weights.
+        nothing = np.empty(0, np.float32)
+        self._exchange(lambda method: method.step(nothing, self._flat, lambda _: self._gather()))
 
     def _exchange(self, call: Callable[[WeightExchange], None]) -> None:
         """Call the method, and take over the weights that it leaves."""
@@ -164,12 +140,10 @@ class Periodic:
                 self._method.remember(self._memory)
         method = self._method
         self.state.run(lambda _: call(method))
-        offset = 0
-        flat = torch.from_numpy(self._flat)
+        parts = torch.split(torch.from_numpy(self._flat), [one.numel() for one in self._parameters])
         with torch.no_grad():
-            for one in self._parameters:
-                one.copy_(flat[offset : offset + one.numel()].view_as(one))
-                offset += one.numel()
+            for one, part in zip(self._parameters, parts, strict=True):
+                one.copy_(part.view_as(one))
 
     def _allgather(self, value: Any) -> list[Any]:
         """Return every rank's JSON value."""

@@ -49,16 +49,10 @@ _stores: dict[int, Store] = {}
 def connect(
     group: dist.ProcessGroup | None, settings: Settings, options: Mapping[str, Any] = MappingProxyType({})
 ) -> Calls[DataPlane]:
-    """Connect all ranks; collective.
+    """Connect all ranks of a group; collective.
 
-    Args:
-        group: the ranks; None: those of the default group, or without one all that the launcher started.
-        settings: settings of the connections.
-        options: further options that must be the same on all ranks (:func:`~netoffload.torch.options.compare`).
-
-    Raises:
-        UsageError: a setting of this rank is wrong.
-        CollectiveError: a rank did not come or could not set up, or has other options.
+    Without a group they are those of the default group, or without one all that the launcher started. ``options`` must
+    be the same on all ranks (:func:`~netoffload.torch.options.compare`).
     """
     prepare()  # before the other ranks wait for this one: it may compile for a minute
     if group is None and not dist.is_initialized():
@@ -85,9 +79,6 @@ def fresh_store() -> tuple[Store, int, int]:
 
     ``torchrun`` keeps its store when it starts the ranks again. A backend that reads there what the attempt before
     left, as gloo does, connects with ranks that have ended.
-
-    Raises:
-        CollectiveError: a rank did not come.
     """
     store, rank, size = _launched(LATE_S_DEFAULT)
     gather = StoreRendezvous(store, rank, size, LATE_S_DEFAULT, f"{_prefix()}/fresh")

@@ -21,18 +21,9 @@ TYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class Staged:
-    """One tensor under way.
-
-    Args:
-        tensor: a contiguous tensor of any shape; its device must not write to it until :meth:`put_back`.
-
-    Raises:
-        UsageError: its type cannot be summed.
-    """
+    """One contiguous tensor under way; its device must not write to it until :meth:`put_back`."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        """Begin to copy, if there is something to copy."""
-        _check_type(tensor)
         self.tensor = tensor.detach()
         self._copied: torch.cuda.Event | None = None
         flat, added_as = self.tensor.reshape(-1), _added_as(tensor)
@@ -73,26 +64,18 @@ class Staged:
 
 
 class StagedSparse:
-    """One sparse tensor under way, on the CPU.
-
-    Args:
-        tensor: a sparse COO tensor of any shape.
-
-    Raises:
-        UsageError: its type cannot be summed, or it is on another device.
-    """
+    """One sparse COO tensor under way, on the CPU."""
 
     devices: list[torch.device] | None = None
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        """Add up what has the same indices."""
-        _check_type(tensor)
+        added_as = _added_as(tensor)
         if tensor.device.type != "cpu" or tensor.layout is not torch.sparse_coo:
             raise UsageError(
                 f"sparse gradients travel as COO tensors of the CPU, not as {tensor.layout} of {tensor.device}"
             )
         self._dtype = tensor.dtype
-        self._tensor = tensor.detach().to(_added_as(tensor)).coalesce()
+        self._tensor = tensor.detach().to(added_as).coalesce()
 
     @property
     def octets(self) -> int:
@@ -134,11 +117,18 @@ class StagedSparse:
         return torch.sparse_coo_tensor(indices, values, like.shape, check_invariants=True, is_coalesced=True)
 
 
-def _check_type(tensor: torch.Tensor) -> None:
-    if tensor.dtype not in TYPES:
-        names = ", ".join(str(one).removeprefix("torch.") for one in TYPES)
-        raise UsageError(f"gradients of {tensor.dtype} cannot be summed here: {names} can")
+def lie_together(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether the memory of contiguous tensors is one, in which they lie one after the other."""
+    address, storage = tensors[0].data_ptr(), tensors[0].untyped_storage().data_ptr()
+    for tensor in tensors:
+        if tensor.data_ptr() != address or tensor.untyped_storage().data_ptr() != storage:
+            return False
+        address += tensor.nbytes
+    return True
 
 
 def _added_as(tensor: torch.Tensor) -> torch.dtype:
+    if tensor.dtype not in TYPES:
+        names = ", ".join(str(one).removeprefix("torch.") for one in TYPES)
+        raise UsageError(f"gradients of {tensor.dtype} cannot be summed here: {names} can")
     return torch.float64 if tensor.dtype is torch.float64 else torch.float32

@@ -33,23 +33,14 @@ LANES: Final = (Lane.TAGGED, Lane.UNTAGGED)
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a state did so far, seen from this rank.
+    """What a state did so far, seen from this rank."""
 
-    Attributes:
-        steps: number of training steps.
-        ring_octets: octets that a rank of an uncompressed ring sends for the gradients of these steps.
-        sent_octets: octets that this rank or its NIC sent, without headers.
-        scales: by parameter, the factor of its values in the latest step that compressed them.
-        vanished: number of buckets whose sum was rounded to nothing although a gradient was not 0.
-        info: octets and times of the connections.
-    """
-
-    steps: int
-    ring_octets: int
-    sent_octets: int
-    scales: dict[str, float]
-    vanished: int
-    info: CommInfo
+    steps: int  # number of training steps
+    ring_octets: int  # that a rank of an uncompressed ring sends for the gradients of these steps
+    sent_octets: int  # that this rank or its NIC sent, without headers
+    scales: dict[str, float]  # by parameter, the factor of its values in the latest step that compressed them
+    vanished: int  # number of buckets whose sum was rounded to nothing although a gradient was not 0
+    info: CommInfo  # octets and times of the connections
 
     @property
     def ratio(self) -> float:
@@ -66,10 +57,7 @@ class CompressionState:
     Args:
         group: the ranks; None: the default group, or all ranks that the launcher started.
         named_parameters: ``model.named_parameters()``; needed by ``exact_names``, ``exact_last``, ``start_step=0``.
-        options: fields of :class:`~netoffload.torch.options.Options`.
-
-    Raises:
-        UsageError: an option has an impossible value, or is one of the backend's.
+        options: fields of :class:`~netoffload.torch.options.Options`, but not the backend's ``min_octets``.
     """
 
     _calls: Calls[DataPlane] | None = None
@@ -88,7 +76,6 @@ class CompressionState:
         named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
         **options: Any,
     ) -> None:
-        """Remember nothing yet."""
         if "min_octets" in options:
             raise UsageError("min_octets is an option of the backend: exact_below leaves small parameters exact here")
         self._begin(group, Layers(named_parameters), Options(**options))
@@ -100,17 +87,8 @@ class CompressionState:
     ) -> torch.futures.Future[torch.Tensor]:
         """Begin to average a bucket of gradients; collective, with the same bucket on all ranks.
 
-        Args:
-            tensor: the gradients of ``parameters``, one after the other; becomes their mean over all ranks.
-            parameters: the model's parameters in this bucket.
-            is_last: no other bucket of this step follows.
-
-        Returns:
-            A Future of ``tensor``.
-
-        Raises:
-            UsageError: the tensor's type cannot be summed.
-            CollectiveError: the ranks could not connect.
+        ``tensor`` has the gradients of ``parameters`` one after the other, and becomes their mean: the Future's value.
+        ``is_last``: no other bucket of this step follows.
         """
         staged = StagedSparse(tensor) if tensor.is_sparse else Staged(tensor)
         request = self.submit(staged, self.layers.bucket(parameters), is_last=is_last)
@@ -131,6 +109,7 @@ class CompressionState:
         """
         calls, is_exact, pieces = self.connected(), self._step < self.options.start_step, self._pieces(layers)
         self.count(staged.octets, is_last=is_last)
+        # Without names the first step shows which layers there are; until its last bucket all buckets travel exact.
         is_known = is_last or self.layers.are_named or self._restored is not None
         reducer = self.reducer() if is_known or self._reducer is not None else None
 
@@ -153,32 +132,20 @@ class CompressionState:
         self._step += is_last
 
     def connected(self) -> Calls[DataPlane]:
-        """Return the connections; collective at the first call.
-
-        Raises:
-            CollectiveError: a rank did not come, or ranks have different options.
-        """
+        """Return the connections; the first call makes them, and is collective."""
         if self._calls is None:
             options = {**self.options.compared(), **self.declared}
             self._calls = connect(self.group, self.options.settings(), options)
         return self._calls
 
     def run(self, call: Callable[[DataPlane], T]) -> T:
-        """Carry out a caller's function after the calls under way, and return what it returns.
-
-        Raises:
-            CollectiveError: what went wrong with the call.
-        """
+        """Carry out a caller's function after the calls under way, and return what it returns."""
         results: list[T] = []
         self.connected().run(lambda plane: results.append(call(plane)), LANES)
         return results[0]
 
     def reducer(self) -> SelectiveReducer:
-        """Return the reducer that sums gradients; all layers must be known.
-
-        Raises:
-            UsageError: the state that :meth:`load_state_dict` took over belongs to another rank.
-        """
+        """Return the reducer that sums gradients; all layers must be known."""
         if self._reducer is None:
             plane, options, layout = self.connected().plane, self.options, self.layers.layout
             codec = plane.precision.codec if plane.precision else ""
@@ -200,11 +167,7 @@ class CompressionState:
         return self._reducer
 
     def report(self) -> Report:
-        """Return what this state did so far; ask the NIC, if there is one.
-
-        Raises:
-            ControlError: the NIC does not answer.
-        """
+        """Return what this state did so far; ask the NIC, if there is one."""
         calls, reducer, names = self._calls, self._reducer, self.layers.names
         scales = {} if reducer is None else {names[layer]: scale for layer, scale in reducer.scales().items()}
         vanished = 0 if reducer is None else reducer.vanished
@@ -238,11 +201,7 @@ class CompressionState:
         }
 
     def load_state_dict(self, state: Memory) -> None:
-        """Take over what :meth:`state_dict` returned.
-
-        Raises:
-            UsageError: the state has another format, or belongs to another model.
-        """
+        """Take over what :meth:`state_dict` returned; UsageError if another model did."""
         if not state:
             return
         if state.get("format") != FORMAT:
@@ -260,8 +219,11 @@ class CompressionState:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled."""
-        options = {field.name: getattr(self.options, field.name) for field in dataclasses.fields(self.options)}
-        return {"options": options, "names": self.layers.names * self.layers.are_named, "memory": self.state_dict()}
+        return {
+            "options": vars(self.options),
+            "names": self.layers.names * self.layers.are_named,
+            "memory": self.state_dict(),
+        }
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
         """Take over what was pickled, with the default group; parameters get their saved names as they come."""

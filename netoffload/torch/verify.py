@@ -6,7 +6,7 @@ Values are whole numbers, so that every order of adding them is exact. The backe
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
 
@@ -20,56 +20,26 @@ from netoffload.torch.options import ENV_BACKEND
 DTYPES: Final = (torch.float32, torch.int64)
 
 
-def _all_reduce(own: Tensor, group: ProcessGroup) -> Tensor:
-    dist.all_reduce(own, group=group)
-    return own
-
-
-def _largest(own: Tensor, group: ProcessGroup) -> Tensor:
-    dist.reduce(own, 0, dist.ReduceOp.MAX, group)
-    return own if group.rank() == 0 else own[:0]
-
-
-def _broadcast(own: Tensor, group: ProcessGroup) -> Tensor:
-    dist.broadcast(own, group.size() - 1, group)
-    return own
-
-
-def _all_gather(own: Tensor, group: ProcessGroup) -> Tensor:
-    into = [torch.zeros_like(own) for _ in range(group.size())]
-    dist.all_gather(into, own, group)
-    return torch.cat(into)
-
-
-def _reduce_scatter(own: Tensor, group: ProcessGroup) -> Tensor:
+def results(own: Tensor, group: ProcessGroup) -> Iterator[tuple[str, Tensor]]:
+    """Make every call with this rank's tensor; give the call's name, and what this rank gets."""
+    rank, size = group.rank(), group.size()
+    dist.all_reduce(into := own.clone(), group=group)
+    yield "all_reduce", into
+    dist.reduce(into := own.clone(), 0, dist.ReduceOp.MAX, group)
+    yield "reduce", into if rank == 0 else into[:0]
+    dist.broadcast(into := own.clone(), size - 1, group)
+    yield "broadcast", into
+    dist.all_gather(every := [torch.zeros_like(own) for _ in range(size)], own, group)
+    yield "all_gather", torch.cat(every)
+    dist.reduce_scatter(into := torch.zeros_like(own), [own + each for each in range(size)], group=group)
+    yield "reduce_scatter", into
+    dist.all_to_all_single(into := torch.zeros_like(own), own, group=group)
+    yield "all_to_all_single", into
     into = torch.zeros_like(own)
-    dist.reduce_scatter(into, [own + rank for rank in range(group.size())], group=group)
-    return into
-
-
-def _all_to_all(own: Tensor, group: ProcessGroup) -> Tensor:
-    into = torch.zeros_like(own)
-    dist.all_to_all_single(into, own, group=group)
-    return into
-
-
-def _ring(own: Tensor, group: ProcessGroup) -> Tensor:
-    into, size = torch.zeros_like(own), group.size()
-    going = dist.P2POp(dist.isend, own, (group.rank() + 1) % size, group)
-    for work in dist.batch_isend_irecv([going, dist.P2POp(dist.irecv, into, (group.rank() - 1) % size, group)]):
+    going = dist.P2POp(dist.isend, own, (rank + 1) % size, group)
+    for work in dist.batch_isend_irecv([going, dist.P2POp(dist.irecv, into, (rank - 1) % size, group)]):
         work.wait()
-    return into
-
-
-CALLS: Final[Mapping[str, Callable[[Tensor, ProcessGroup], Tensor]]] = {
-    "all_reduce": _all_reduce,
-    "reduce": _largest,
-    "broadcast": _broadcast,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all_single": _all_to_all,
-    "isend, irecv": _ring,
-}
+    yield "isend, irecv", into
 
 
 def one_round(count: int, seed: int, timeout_s: float) -> dict[str, Any]:
@@ -85,14 +55,16 @@ def one_round(count: int, seed: int, timeout_s: float) -> dict[str, Any]:
         -9, 10, (-(-count // size) * size,), generator=torch.Generator().manual_seed(seed * 65_537 + rank)
     )
     wrong: dict[str, str] = {}
-    for name, call in CALLS.items():
-        for dtype in DTYPES:
-            ours, theirs = (call(numbers.to(dtype, copy=True), group) for group in (world, gloo))
+    by_type = [
+        zip(results(numbers.to(dtype), world), results(numbers.to(dtype), gloo), strict=True) for dtype in DTYPES
+    ]
+    for pairs in zip(*by_type, strict=True):
+        for dtype, ((name, ours), (_, theirs)) in zip(DTYPES, pairs, strict=True):
             wrong[f"{name} of {str(dtype).removeprefix('torch.')}"] = (
                 "" if torch.equal(ours, theirs) else f"{int((ours != theirs).sum())} of {ours.numel()} values differ"
             )
-    told: list[Any] = [None] * size
-    dist.all_gather_object(told, wrong, gloo)
+    of_ranks: list[Any] = [None] * size
+    dist.all_gather_object(of_ranks, wrong, gloo)
     dist.destroy_process_group()
-    where = {name: [f"rank {at}: {one[name]}" for at, one in enumerate(told) if one[name]] for name in wrong}
+    where = {name: [f"rank {at}: {one[name]}" for at, one in enumerate(of_ranks) if one[name]] for name in wrong}
     return {"wrong": where, "ranks": size, "numbers": numbers.numel(), "torch": torch.__version__}

@@ -10,9 +10,10 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Layout, registry
 from netoffload.compressors.base import HEADER_OCTETS
-from netoffload.compressors.eight_bit import EightBit, octets_exact
+from netoffload.compressors.eight_bit import EightBit
 from netoffload.compressors.tables import MIDDLE_CUT, TYPES, magnitudes, table_of, tree_number
 from netoffload.errors import CodecError, UsageError
+from tests.compressors.oracles import octets_exact
 
 EVERY_TYPE = pytest.mark.parametrize("kind", TYPES)
 LARGE = 2_003 if JIT_DISABLED else 1_000_003

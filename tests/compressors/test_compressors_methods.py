@@ -9,13 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netoffload.compiled.jit import JIT_DISABLED
-from netoffload.compressors import Compressor, Layout, State, elias, packing, registry
+from netoffload.compressors import Compressor, Layout, State, registry
 from netoffload.compressors.base import HEADER_OCTETS
 from netoffload.compressors.qsgd import NORMS, Qsgd
-from netoffload.compressors.rounding import round_exact, values_exact
-from netoffload.compressors.scalers import Scale, group_scalers_exact
+from netoffload.compressors.scalers import Scale
 from netoffload.compressors.terngrad import TernGrad
 from netoffload.errors import CodecError, UsageError
+from tests.compressors.oracles import (
+    elias_exact,
+    group_scalers_exact,
+    levels_exact,
+    pack_exact,
+    pack_trits_exact,
+    round_exact,
+)
 from tests.shared.example_counts import examples
 
 STOCHASTIC = (
@@ -89,7 +96,7 @@ def oracle_payload(compressor: Compressor, values: np.ndarray, state: State) -> 
     if isinstance(compressor, TernGrad):
         _, scalers, codes, count = ternary_of(compressor, values, state)
         trits = np.where(codes > 0, codes - 1, 0)
-        stream = packing.pack_exact(codes, 2) if compressor.packing == "bits" else packing.pack_trits_exact(trits)
+        stream = pack_exact(codes, 2) if compressor.packing == "bits" else pack_trits_exact(trits)
         return header + scalers.tobytes() + stream + values[count:].tobytes()
     assert isinstance(compressor, Qsgd)
     bounds = state.layout.groups(compressor.bucket)
@@ -102,15 +109,14 @@ def oracle_payload(compressor: Compressor, values: np.ndarray, state: State) -> 
     if (levels > 32767).any():
         head += struct.pack("<I", large.size) + large.astype("<u4").tobytes() + exact.tobytes()
     if compressor.coding != "fixed":
-        return head + elias.encode_exact(codes, compressor.coding)
+        return head + elias_exact(codes, compressor.coding)
     tops = levels
     if compressor.norm == "l2":
         largest = group_scalers_exact(values, bounds, Scale.LARGEST)
         tops = np.minimum(largest / np.where(scalers > 0, scalers, np.float32(1)) * levels, levels)
     widths = [int(np.ceil(max(top, 1))).bit_length() + 1 if c > 0 else 0 for top, c in zip(tops, scalers, strict=True)]
     streams = [
-        packing.pack_exact(codes[first:last], width)
-        for first, last, width in zip(bounds[:-1], bounds[1:], widths, strict=True)
+        pack_exact(codes[first:last], width) for first, last, width in zip(bounds[:-1], bounds[1:], widths, strict=True)
     ]
     return head + (bytes(widths) if compressor.norm == "l2" else b"") + b"".join(streams)
 
@@ -119,12 +125,12 @@ def oracle_values(compressor: Compressor, values: np.ndarray, state: State) -> n
     """What the payload stands for."""
     if isinstance(compressor, TernGrad):
         bounds, scalers, codes, count = ternary_of(compressor, values, state)
-        return np.concatenate((values_exact(codes, bounds, scalers, np.ones_like(scalers)), values[count:]))
+        return np.concatenate((levels_exact(codes, bounds, scalers, np.ones_like(scalers)), values[count:]))
     assert isinstance(compressor, Qsgd)
     bounds = state.layout.groups(compressor.bucket)
     levels, scalers = compressor.levels_of(bounds), group_scalers_exact(values, bounds, NORMS[compressor.norm])
     rest, large = without_large(values, state.layout, compressor)
-    made = values_exact(round_exact(rest, bounds, scalers, levels, state.key()), bounds, scalers, levels)
+    made = levels_exact(round_exact(rest, bounds, scalers, levels, state.key()), bounds, scalers, levels)
     made[large] = values[large]
     return made
 

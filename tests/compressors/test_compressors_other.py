@@ -10,8 +10,9 @@ from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Compressor, Layout, libraries, registry
 from netoffload.compressors.base import HEADER_OCTETS
 from netoffload.compressors.general import General
-from netoffload.compressors.halves import OVERFLOWS, Half, halves_exact
+from netoffload.compressors.halves import OVERFLOWS, Half
 from netoffload.errors import CodecError, UsageError
+from tests.compressors.oracles import halves_exact
 
 HALVES = (Half("fp16"), Half("bf16"))
 EVERY_HALF = pytest.mark.parametrize("compressor", HALVES, ids=["fp16", "bf16"])

@@ -5,12 +5,21 @@ import math
 import numpy as np
 import pytest
 
-from netoffload.compiled.jit import JIT_DISABLED
-from netoffload.compressors.rng import fill_words, stream_key, words_exact
+from netoffload.compiled.arrays import Uint32Array
+from netoffload.compiled.jit import JIT_DISABLED, kernel
+from netoffload.compressors.rng import random_word, stream_key
 from netoffload.errors import UsageError
+from tests.compressors.oracles import words_exact
 
 COUNT = 2_000 if JIT_DISABLED else 50_000
 BITS = np.arange(32, dtype=np.uint32)
+
+
+@kernel
+def fill_words(key0: int, key1: int, first: int, out: Uint32Array) -> None:
+    low, high = np.uint32(key0), np.uint32(key1)
+    for i in range(out.size):
+        out[i] = random_word(np.uint32(first + i), low, high)
 
 
 def words(seed: int, rank: int, step: int, count: int = COUNT) -> np.ndarray:

@@ -131,3 +131,7 @@ def test_papers_names_are_known() -> None:
 def test_a_wrong_text_says_what_is_wrong(spec: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         registry.parse(spec)
+
+
+def test_no_two_methods_share_a_name_or_a_number() -> None:
+    assert len(registry.names()) == len({method.method_id for method in registry.METHODS}) == len(registry.METHODS)

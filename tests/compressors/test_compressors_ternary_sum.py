@@ -36,14 +36,14 @@ def test_the_sum_is_the_mean_of_what_the_workers_sent(workers: int, spec: str) -
     payloads = uploaded(uplink, workers)
     mean = np.mean([uplink.decode(payload, LAYOUT) for payload in payloads], axis=0, dtype=np.float64)
     payload = downlink.encode(payloads, LAYOUT)
-    assert payload.size == downlink.wire_size(LAYOUT)
     assert np.allclose(downlink.decode(payload, LAYOUT), mean, rtol=1e-6, atol=1e-9)
 
 
 def test_the_way_back_takes_the_bits_of_its_levels() -> None:
-    layout = Layout((8000,))
+    layout, uplink = Layout((8000,)), TernGrad()
+    payloads = [uplink.encode(np.ones(8000, np.float32), uplink.make_state(layout, rank=rank)) for rank in range(4)]
     assert [TernarySum(TernGrad(), workers).width for workers in (1, 2, 3, 4, 7, 8, 32767)] == [2, 3, 3, 4, 4, 5, 16]
-    assert TernarySum(TernGrad(), 4).wire_size(layout) == 8 + 4 + 4000
+    assert TernarySum(uplink, 4).encode(payloads, layout).size == 8 + 4 + 4000
 
 
 def test_a_sum_of_every_level_comes_back() -> None:

@@ -11,8 +11,9 @@ from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Layout, registry, sparse
 from netoffload.compressors.base import HEADER_OCTETS
-from netoffload.compressors.thresholds import Bgt, Qgt, Threshold, Wgt, rounded_threshold, sent_exact, values_exact
+from netoffload.compressors.thresholds import Bgt, Qgt, Threshold, Wgt, rounded_threshold
 from netoffload.errors import CodecError, UsageError
+from tests.compressors.oracles import index_exact, sent_exact, sent_octets_exact
 from tests.shared.example_counts import examples
 
 METHODS = (Wgt, Bgt, Qgt)
@@ -44,8 +45,8 @@ def payload_exact(compressor: Threshold, values: Float32Array, layout: Layout) -
     """The body of a payload as the oracles make it."""
     units = dense_thresholds(compressor, layout).tolist()
     sent = [sent_exact(compressor.method_id, v, t) for v, t in zip(values.tolist(), units, strict=True)]
-    index = sparse.index_exact([number != 0 for number in sent])
-    return compressor.thresholds(layout).tobytes() + index + values_exact(compressor.method_id, sent, units)
+    index = index_exact([number != 0 for number in sent])
+    return compressor.thresholds(layout).tobytes() + index + sent_octets_exact(compressor.method_id, sent, units)
 
 
 @pytest.mark.covering(1)

@@ -234,7 +234,7 @@ def _trained(asked: AdviseSettings, worker: int) -> tuple[Float32Array, Layout, 
 def _observed(asked: AdviseSettings) -> tuple[Float32Array, Layout, float]:
     """Return a script's latest gradients, its layers, and the median seconds of a step."""
     try:
-        from netoffload.torch.observed import observe
+        from netoffload.lab.training.observed import observe
     except ImportError as error:
         raise UsageError(f"a script needs torch: pip install 'netoffload[train]', or --gradients ({error})") from error
     found = observe(asked.script, asked.steps or STEPS_OF_SCRIPT)

@@ -42,43 +42,31 @@ class _Enough(BaseException):
 
 @dataclass
 class Observed:
-    """What a script did.
+    """What a script did: the hook, which looks at the optimizer that steps first, and at no other."""
 
-    Attributes:
-        layer_sizes: floats of each parameter that learns, in the order of the optimizer's groups.
-        times_s: from one optimizer step to the next.
-        gradients: the latest, float32[n] each.
-    """
-
-    layer_sizes: tuple[int, ...] = ()
-    times_s: list[float] = field(default_factory=list)
-    gradients: deque[Float32Array] = field(default_factory=lambda: deque(maxlen=VECTORS_KEPT))
-
-
-class _Observer:
-    """The hook: looks at the optimizer that steps first, and at no other."""
-
-    def __init__(self, steps: int) -> None:
-        self.found = Observed()
-        self._steps = steps
-        self._optimizer: Optimizer | None = None
-        self._last_s: float | None = None
+    steps: int  # after so many the script ends
+    layer_sizes: tuple[int, ...] = ()  # floats of each parameter that learns, in the order of the optimizer's groups
+    times_s: list[float] = field(default_factory=list)  # from one optimizer step to the next
+    gradients: deque[Float32Array] = field(default_factory=lambda: deque(maxlen=VECTORS_KEPT))  # the latest
+    _optimizer: Optimizer | None = None
+    _last_s: float | None = None
 
     def __call__(self, optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        """Keep the gradients of a step, which torch is about to take."""
         if self._optimizer is None:
             self._optimizer = optimizer
         if optimizer is not self._optimizer:
             return
         now_s = time.perf_counter()
         if self._last_s is not None:
-            self.found.times_s.append(now_s - self._last_s)
+            self.times_s.append(now_s - self._last_s)
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
         sizes = tuple(each.numel() for each in parameters)
-        if sizes != self.found.layer_sizes:  # the first step, or the script has frozen a layer, or added one
-            self.found.layer_sizes = sizes
-            self.found.gradients.clear()
-        self.found.gradients.append(np.concatenate([_flat(each) for each in parameters]))
-        if len(self.found.times_s) >= self._steps:
+        if sizes != self.layer_sizes:  # the first step, or the script has frozen a layer, or added one
+            self.layer_sizes = sizes
+            self.gradients.clear()
+        self.gradients.append(np.concatenate([_flat(each) for each in parameters]))
+        if len(self.times_s) >= self.steps:
             raise _Enough
         self._last_s = time.perf_counter()  # copying is not the script's computing
 
@@ -95,20 +83,15 @@ def _flat(parameter: torch.Tensor) -> Float32Array:
 
 
 def observe(argv: Sequence[str], steps: int) -> Observed:
-    """Run a script until its optimizer has made some steps; its standard output goes to standard error.
+    """Run a script, a Python file with its arguments, until its optimizer has made some steps; it may end earlier.
 
-    Args:
-        argv: a Python file and its arguments.
-        steps: after which the script ends; a script may end earlier.
-
-    Raises:
-        UsageError: there is no such file, the script failed, or it made fewer than 2 steps.
+    Its standard output goes to standard error.
     """
     script = argv[0]
     if not os.path.isfile(script):
         raise UsageError(f"there is no script {script}: give a Python file and its arguments after --")
-    observer = _Observer(steps)
-    handle = register_optimizer_step_pre_hook(observer)
+    found = Observed(steps)
+    handle = register_optimizer_step_pre_hook(found)
     try:
         with _as_rank_alone(argv), contextlib.redirect_stdout(sys.stderr):
             runpy.run_path(script, run_name="__main__")
@@ -124,7 +107,6 @@ def observe(argv: Sequence[str], steps: int) -> Observed:
         handle.remove()
         if dist.is_initialized():
             dist.destroy_process_group()
-    found = observer.found
     if not found.gradients or not found.times_s:
         made = len(found.times_s) + (1 if found.layer_sizes else 0)
         raise UsageError(f"{script} made {made} optimizer steps: an advice needs more, up to {steps} (--steps)")

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from netoffload.cli import app
 from netoffload.errors import UsageError
-from netoffload.torch import observed
+from netoffload.lab.training import observed
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def test_a_script_runs_as_it_is_until_it_has_made_its_steps() -> None:

@@ -1,0 +1,194 @@
+"""What compiled kernels must agree with to the bit: the same in plain Python and NumPy, written from the definitions.
+
+Random words, streams of codes, stochastic rounding, scalers, the index of sent values, thresholds, 8 and 16 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.compiled.arrays import Float32Array, Float64Array, Uint8Array, Uint16Array, Uint32Array
+from netoffload.compressors.base import MethodId
+from netoffload.compressors.packing import TRITS, Codes, stream_octets
+from netoffload.compressors.rng import mix_exact
+from netoffload.compressors.scalers import LANES, Bounds, Scale
+from netoffload.compressors.sparse import BITMAP, GAPS, INDEX_HEADER
+from netoffload.compressors.tables import Table
+from netoffload.compressors.thresholds import MOST_MULTIPLES
+
+
+def words_exact(key: tuple[int, int], first: int, count: int) -> Uint32Array:
+    """The random words of ``count`` indices from ``first`` on."""
+    words = [mix_exact(mix_exact(index ^ key[0]) ^ key[1]) for index in range(first, first + count)]
+    return np.array(words, np.uint32)
+
+
+def pack_exact(codes: Codes, width: int) -> bytes:
+    """The stream of codes below 2^width."""
+    number = sum(int(code) << i * width for i, code in enumerate(codes))
+    return number.to_bytes(stream_octets(codes.size, width), "little")
+
+
+def unpack_exact(stream: bytes, count: int, width: int) -> Codes:
+    """The codes of a stream."""
+    number = int.from_bytes(stream, "little")
+    return np.array([number >> i * width & ((1 << width) - 1) for i in range(count)], np.uint16)
+
+
+def pack_trits_exact(digits: npt.NDArray[np.integer[Any]]) -> bytes:
+    """The ternary stream of digits 0..2."""
+    fives = (digits[first : first + TRITS] for first in range(0, digits.size, TRITS))
+    return bytes(sum(int(digit) * 3**i for i, digit in enumerate(five)) for five in fives)
+
+
+def elias_exact(codes: Codes, form: str) -> bytes:
+    """The Elias stream of codes, made from strings of bits."""
+    bits, last = [], -1
+    for index, code in enumerate(codes):
+        level, sign = int(code) >> 1, str(int(code) & 1)
+        if form == "gaps":
+            if level:
+                bits.append(_omega_exact(index - last) + sign + _omega_exact(level))
+                last = index
+        else:
+            number = _gamma_exact(level + 1) if form == "gamma" else _omega_exact(level + 1)
+            bits.append(number + (sign if level else ""))
+    if form == "gaps":
+        bits.append(_omega_exact(codes.size - last))
+    text = "".join(bits)
+    return int(text[::-1] or "0", 2).to_bytes(-(-len(text) // 8), "little")
+
+
+def _gamma_exact(number: int) -> str:
+    below = format(number, "b")[1:]
+    return "0" * len(below) + "1" + below[::-1]
+
+
+def _omega_exact(number: int) -> str:
+    text = "0"
+    while number > 1:
+        below = format(number, "b")[1:]
+        text = "1" + below[::-1] + text
+        number = len(below)
+    return text
+
+
+def round_exact(
+    values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array, key: tuple[int, int]
+) -> Codes:
+    """The codes of ``rounding.round_to_levels``."""
+    codes = np.zeros(values.size, np.uint16)
+    scale24 = np.float32(2.0**24)
+    for group, (first, last) in enumerate(pairwise(bounds)):
+        divisor = scalers[group] if scalers[group] > 0 else np.float32(1)
+        with np.errstate(over="ignore"):  # a shared scaler may be so small that the quotient is infinite
+            x = np.abs(values[first:last]) / divisor * levels[group]
+        x = np.where(x < levels[group], x, levels[group])
+        below = np.floor(x)
+        drawn = (words_exact(key, int(first), int(last - first)) >> 8).astype(np.float32)
+        level = below.astype(np.uint16) + (drawn < (x - below) * scale24)
+        if scalers[group] == 0:
+            level[:] = 0
+        codes[first:last] = np.where(level > 0, level << 1 | (values[first:last] < 0), 0)
+    return codes
+
+
+def levels_exact(codes: Codes, bounds: Bounds, scalers: Float32Array, levels: Float32Array) -> Float32Array:
+    """The values of ``rounding.values_of_levels``."""
+    values = np.zeros(codes.size, np.float32)
+    for group, (first, last) in enumerate(pairwise(bounds)):
+        chosen = codes[first:last]
+        magnitude = (chosen >> 1).astype(np.float32) / levels[group] * scalers[group]
+        values[first:last] = np.where(chosen & 1, -magnitude, magnitude)
+    return values
+
+
+def group_scalers_exact(values: Float32Array, bounds: Bounds, scale: Scale, clip_factor: float = 0.0) -> Float32Array:
+    """The scalers of ``scalers.group_scalers``."""
+    scalers = []
+    for first, last in pairwise(bounds):
+        group = values[first:last].astype(np.float64)
+        if scale is Scale.LENGTH:
+            scalers.append(np.float32(np.sqrt(_lane_sum(group * group))))
+            continue
+        largest = np.float32(np.abs(group).max(initial=0.0))
+        if clip_factor > 0:
+            mean = _lane_sum(group) / group.size
+            deviation = np.sqrt(max(_lane_sum(group * group) / group.size - mean * mean, 0.0))
+            limit = np.float32(min(clip_factor * deviation, float(largest)))
+            largest = limit if limit > 0 else largest
+        scalers.append(largest)
+    return np.array(scalers, np.float32)
+
+
+def _lane_sum(terms: Float64Array) -> float:
+    padded = np.zeros(-(-max(terms.size, 1) // LANES) * LANES)
+    padded[: terms.size] = terms
+    lanes = [0.0] * LANES
+    for row in padded.reshape(-1, LANES):
+        lanes = [lane + float(term) for lane, term in zip(lanes, row, strict=True)]
+    return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
+
+
+def index_exact(sent: Sequence[bool]) -> bytes:
+    """The index of the true elements, with its header."""
+    places = [place for place, is_sent in enumerate(sent) if is_sent]
+    gaps = bytearray()
+    for place, last in zip(places, [-1, *places], strict=False):
+        gap = place - last - 1
+        while gap >= 128:
+            gaps.append(gap % 128 + 128)
+            gap //= 128
+        gaps.append(gap)
+    bitmap = sum(1 << place for place in places).to_bytes(-(-len(sent) // 8), "little")
+    takes_gaps = len(gaps) <= len(bitmap)
+    return INDEX_HEADER.pack(GAPS if takes_gaps else BITMAP, len(places)) + (bytes(gaps) if takes_gaps else bitmap)
+
+
+def sent_exact(method: MethodId, value: float, threshold: float) -> Fraction:
+    """The number that a method sends for one value, 0 if it sends none."""
+    exact, unit = Fraction(value), Fraction(threshold)
+    if abs(exact) < unit:
+        return Fraction(0)
+    if method is MethodId.WGT:
+        return exact
+    multiples = 1 if method is MethodId.BGT else min(abs(exact) // unit, MOST_MULTIPLES)
+    return multiples * unit if exact > 0 else -multiples * unit
+
+
+def sent_octets_exact(method: MethodId, sent: Sequence[Fraction], thresholds: Sequence[float]) -> bytes:
+    """The octets behind the index; a value of 0 is not sent."""
+    pairs = [(number, Fraction(threshold)) for number, threshold in zip(sent, thresholds, strict=True) if number]
+    if method is MethodId.WGT:
+        return b"".join(np.float32(float(number)).tobytes() for number, _ in pairs)
+    if method is MethodId.QGT:
+        return bytes((128 if number < 0 else 0) + int(abs(number) / unit) for number, unit in pairs)
+    signs = sum((number < 0) << place for place, (number, _) in enumerate(pairs))
+    return signs.to_bytes(-(-len(pairs) // 8), "little")
+
+
+def octets_exact(quotients: Float32Array, table: Table) -> Uint8Array:
+    """The octet of each float32 in an 8-bit type: a search among the middles in float64."""
+    middles = (table.ranked[1:].astype(np.float64) + table.ranked[:-1]) / 2
+    ranks = np.searchsorted(middles, np.abs(quotients.astype(np.float64)), side="left")
+    octets: Uint8Array = table.octets[ranks + 128 * np.signbit(quotients)]
+    return octets
+
+
+def halves_exact(values: Float32Array, which: str) -> Uint16Array:
+    """The bits of every float in a 16-bit format: by NumPy's conversion, and for bf16 by a comparison."""
+    if which == "fp16":
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).view(np.uint16)
+    lower = (values.view(np.uint32) >> 16).astype(np.uint32)
+    down, up = ((word << 16).astype(np.uint32).view(np.float32).astype(np.float64) for word in (lower, lower + 1))
+    to_lower, to_upper = np.abs(values - down), np.abs(up - values)
+    upward = (to_upper < to_lower) | ((to_upper == to_lower) & (lower % 2 == 1))
+    halves: Uint16Array = (lower + upward).astype(np.uint16)
+    return halves
