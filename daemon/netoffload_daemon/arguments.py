@@ -42,11 +42,6 @@ def parse_arguments(
 ) -> NicProcess:
     """Return the settings of a command line.
 
-    Args:
-        arguments: the words behind the program's name.
-        program: the program's name.
-        settings: the class whose fields are the options.
-
     Raises:
         UsageError: an option is missing, unknown, or has an impossible value.
     """

@@ -33,9 +33,7 @@ def make_handlers(
     """Return the functions that answer, by command name.
 
     Args:
-        settings: the NIC's settings.
         port: the NIC's counters and flow table, which the loop changes all the time.
-        event: the descriptor that stops the loop.
         bypass: the filters that count frames in the kernel; None without bypass in the kernel.
     """
 

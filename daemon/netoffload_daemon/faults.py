@@ -35,7 +35,7 @@ from netoffload.engine.counters import Counter
 from netoffload.engine.pack import MTU_MAX
 from netoffload.engine.sums import ones_sum
 from netoffload.faults import FaultSettings
-from netoffload.wire import ethernet, ipv4, tcp, udp, vnet
+from netoffload.wire import ethernet, ipv4, ipv6, tcp, udp, vnet
 
 if TYPE_CHECKING:
     from netoffload.engine.counters import Counters
@@ -53,9 +53,6 @@ OVERTAKE_WAIT_NS: Final = 1_000_000
 _ONE: Final = 1 << 32
 _MASK: Final = _ONE - 1
 _IP_AT: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN
-_IPV6_PAYLOAD_LEN: Final = 4
-_ETHERTYPE_IPV6: Final = 0x86DD
-_CWR: Final = 0x80
 
 # Fields of one held frame.
 _LENGTH: Final = 0
@@ -88,11 +85,8 @@ class Held(NamedTuple):
     """The queue.
 
     Attributes:
-        octets: uint8[slots, room], the frames with their virtio-net headers.
         frames: int64[slots, 3]: length, due time, and how many frames may still overtake it.
         order: int64[slots], a permutation of the slots.
-        queue: int64[3].
-        random: int64[6], the generator's state.
     """
 
     octets: Uint8Array
@@ -141,13 +135,8 @@ def disturb(
     """Take one frame on its way to the wire, and put the damaged frame or frames into the queue.
 
     Args:
-        plan: the probability of each fault.
         frame: uint8 with the virtio-net header at ``at``; it stays unchanged.
-        at: where the header starts.
-        length: octets with the virtio-net header.
-        now_ns: the time.
         held: the queue, with room (:func:`has_room`).
-        counters: int64, indexed by ``Counter``.
     """
     gso_type = u8(frame, at + vnet.GSO_TYPE) & ~vnet.GSO_ECN
     l4_at = vnet.VNET_LEN + load_u16(frame, at + vnet.CSUM_START)
@@ -157,7 +146,7 @@ def disturb(
         payload_at = l4_at + (u8(frame, at + l4_at + tcp.DATA_OFFSET) >> 4) * 4
     known = gso_type == vnet.GSO_TCPV4 or gso_type == vnet.GSO_TCPV6 or gso_type == vnet.GSO_UDP_L4
     ethertype = be16(frame, at + vnet.VNET_LEN + ethernet.ETHERTYPE)
-    is_ip = ethertype == ethernet.ETHERTYPE_IPV4 or ethertype == _ETHERTYPE_IPV6
+    is_ip = ethertype == ethernet.ETHERTYPE_IPV4 or ethertype == ethernet.ETHERTYPE_IPV6
     if gso_type == vnet.GSO_NONE:
         payload_at, size = length - 1, 0  # one round
     elif not known or not is_ip or size == 0 or payload_at >= length or l4_at < _IP_AT + ipv4.IPV4_MIN_LEN:
@@ -244,14 +233,14 @@ def _split(whole: Stretch, payload_at: int, first: int, size: int, octets: Uint8
         store_u16(octets, _IP_AT + ipv4.CHECKSUM, 0)
         store_u16(octets, _IP_AT + ipv4.CHECKSUM, ones_sum(octets, _IP_AT, ip_len) ^ 0xFFFF)
     else:
-        put_be16(octets, _IP_AT + _IPV6_PAYLOAD_LEN, l4_at - _IP_AT - 40 + l4_len)
+        put_be16(octets, _IP_AT + ipv6.PAYLOAD_LEN, l4_at - _IP_AT - ipv6.IPV6_LEN + l4_len)
     if is_udp:
-        put_be16(octets, l4_at + 4, l4_len)
+        put_be16(octets, l4_at + udp.DATAGRAM_LEN, l4_len)
     else:
         put_be32(octets, l4_at + tcp.SEQ, be32(octets, l4_at + tcp.SEQ) + first - payload_at)
         flags = u8(octets, l4_at + tcp.FLAGS)
         if index > 0:
-            flags &= ~_CWR
+            flags &= ~tcp.CWR
         if first + payload_len < whole.length:
             flags &= ~(tcp.FIN | tcp.PSH)
         octets[l4_at + tcp.FLAGS] = flags
@@ -270,11 +259,7 @@ def _fill_in_checksum(octets: Uint8Array, length: int) -> None:
     start = vnet.VNET_LEN + load_u16(octets, vnet.CSUM_START)
     at = start + load_u16(octets, vnet.CSUM_OFFSET)
     if u8(octets, vnet.VNET_FLAGS) & vnet.NEEDS_CSUM and start < length and at + 2 <= length:
-        even = (length - start) & ~1
-        total = ones_sum(octets, start, even)
-        if even != length - start:
-            total += u8(octets, length - 1)
-        total = (total & 0xFFFF) + (total >> 16)
+        total = ones_sum(octets, start, length - start)
         # 0 means "no checksum" in UDP (RFC 768); 0xFFFF is the same number in ones' complement.
         store_u16(octets, at, total ^ 0xFFFF if total != 0xFFFF else 0xFFFF)
     for field in range(vnet.VNET_LEN):
@@ -285,7 +270,7 @@ def _fill_in_checksum(octets: Uint8Array, length: int) -> None:
 def _damage(plan: FaultPlan, octets: Uint8Array, length: int, random: Int64Array, counters: Counters) -> int:
     """Perhaps cut the frame short, and perhaps flip one of its bits; return its length."""
     ethertype = be16(octets, vnet.VNET_LEN + ethernet.ETHERTYPE)
-    is_ip = ethertype == ethernet.ETHERTYPE_IPV4 or ethertype == _ETHERTYPE_IPV6
+    is_ip = ethertype == ethernet.ETHERTYPE_IPV4 or ethertype == ethernet.ETHERTYPE_IPV6
     if not is_ip or length <= _IP_AT:
         return length
     if _happens(plan.truncate, random):
@@ -311,8 +296,6 @@ def release(held: Held, now_ns: int, vectors: Uint64Array) -> int:
     Call it only when all frames released before are on the wire, because it frees their slots.
 
     Args:
-        held: the queue.
-        now_ns: the time.
         vectors: uint64[n, 2]; at most n frames are released.
     """
     queue, slots = held.queue, held.order.size

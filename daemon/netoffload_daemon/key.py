@@ -18,7 +18,6 @@ def load_key(path: Path) -> bytes:
 
     Raises:
         UsageError: other contents, not a regular file, or other users than the owner have rights to the file.
-        SystemRefusedError: the file cannot be read.
     """
     try:
         with open(path, "rb", buffering=0, opener=_open_at_once) as file:

@@ -7,7 +7,7 @@ error of one frame is counted and the loop goes on; only a deleted device ends t
 
 from __future__ import annotations
 
-import errno as error_numbers
+from errno import EAGAIN, EBADFD, EINTR, EIO, ENETDOWN, ENOBUFS, ENXIO
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -51,14 +51,6 @@ _DRAIN_WAIT_NS: Final = 10_000_000
 _HOST_QUEUE_FRAMES: Final = 4096
 """The most frames that wait in a host's device: after this many batches, the frames that waited at first are read."""
 
-_EAGAIN: Final = error_numbers.EAGAIN
-_EINTR: Final = error_numbers.EINTR
-_ENOBUFS: Final = error_numbers.ENOBUFS
-_ENETDOWN: Final = error_numbers.ENETDOWN
-_ENXIO: Final = error_numbers.ENXIO
-_EIO: Final = error_numbers.EIO
-_EBADFD: Final = error_numbers.EBADFD
-
 
 @kernel
 def serve(event: int, roles: int, settings: LoopSettings, port: Port) -> int:
@@ -67,13 +59,11 @@ def serve(event: int, roles: int, settings: LoopSettings, port: Port) -> int:
     Args:
         event: descriptor that becomes readable when the loop is to stop; the loop does not read it.
         roles: ``TX``, ``RX`` or both: the directions that this thread serves.
-        settings: see :class:`~netoffload_daemon.port.LoopSettings`.
-        port: see :class:`~netoffload_daemon.port.Port`.
     """
     polled = port.polled
     polled[2, 0], polled[2, 1] = event, libc.POLLIN
     active_ns = libc.now_ns(port.clock)
-    rounds_left, rounds_behind = -1, 0
+    rounds_left, rounds_behind = -1, 0  # -1: no end in sight; else rounds of the drain
     while port.state[ENDED] == STOPPED and rounds_left != 0:
         waits_for_wire = port.line[LINE_FIRST] < port.line[LINE_END] and roles & TX != 0
         takes_from_host = roles & TX != 0 and not waits_for_wire
@@ -213,14 +203,14 @@ def _deliver(frame: Uint8Array, length: int, settings: LoopSettings, port: Port)
         _trace(settings, port.rx_trace, 0, trace.OUTBOUND, frame.ctypes.data, length, now_ns)
     while libc.write(port.host, frame.ctypes.data, length) < 0:
         number = libc.errno()
-        if number == _EINTR:
+        if number == EINTR:
             continue
-        if number == _EBADFD:
+        if number == EBADFD:
             port.state[ENDED] = HOST_GONE
-        elif number in (_EIO, _ENETDOWN, _ENXIO):
+        elif number in (EIO, ENETDOWN, ENXIO):
             port.nic.counters[Counter.DROP_HOST_DOWN] += 1
             suspect(port)
-        elif number in (_EAGAIN, _ENOBUFS):
+        elif number in (EAGAIN, ENOBUFS):
             port.nic.counters[Counter.DROP_HOST_FULL] += 1
         else:
             port.nic.counters[Counter.DROP_HOST_REFUSED] += 1
@@ -356,14 +346,14 @@ def _send(settings: LoopSettings, port: Port) -> bool:
             port.line[LINE_FIRST] = first + taken
             continue
         number = libc.errno()
-        if number == _EINTR:
+        if number == EINTR:
             continue
-        if number == _EAGAIN:
+        if number == EAGAIN:
             port.nic.counters[Counter.TX_WIRE_WAITS] += 1
             return False
-        if number == _ENOBUFS:
+        if number == ENOBUFS:
             port.nic.counters[Counter.DROP_WIRE_FULL] += 1
-        elif number in (_ENETDOWN, _ENXIO):
+        elif number in (ENETDOWN, ENXIO):
             port.nic.counters[Counter.DROP_WIRE_DOWN] += 1
             suspect(port)
         else:

@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from netoffload.engine.counters import MEANING
+from netoffload.engine.counters import Counter
 from netoffload.errors import SystemRefusedError
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -53,8 +53,6 @@ def exposition(info: Mapping[str, Any], counters: Mapping[str, int], flows: Mapp
     Args:
         info: the control socket's ``info``. The MTU becomes a gauge; all else but the pid becomes labels of
             ``netoffload_info``.
-        counters: every counter by its lower-case name.
-        flows: how many flows are known, by direction.
     """
     labels = {name: value for name, value in info.items() if name not in ("pid", "mtu")}
     lines = [*_family("netoffload_info", "gauge", "this NIC: always 1"), _sample("netoffload_info", labels, 1)]
@@ -63,7 +61,7 @@ def exposition(info: Mapping[str, Any], counters: Mapping[str, int], flows: Mapp
     lines += _family("netoffload_flows", "gauge", "flows that carried tagged segments and are in the flow table")
     lines += [_sample("netoffload_flows", {"direction": name}, count) for name, count in flows.items()]
     begun = set()
-    meaning = {counter.name.lower(): text for counter, text in MEANING.items()}
+    meaning = {counter.name.lower(): counter.meaning for counter in Counter}
     for name, count in sorted(counters.items(), key=lambda pair: _place(pair[0])):
         prefix = _prefix(name)
         if prefix is not None:
@@ -111,9 +109,6 @@ def serve_metrics(port: int, read: Callable[[], str]) -> Iterator[int]:
     Args:
         port: the port to listen on; 0 takes a free one.
         read: makes the text; called in threads of the server, once per request, never by two threads at a time.
-
-    Raises:
-        SystemRefusedError: the server cannot listen on the port.
     """
     one_at_a_time = threading.Lock()
 

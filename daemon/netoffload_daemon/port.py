@@ -65,8 +65,6 @@ class LoopSettings(NamedTuple):
     """The settings of the loop, which do not change.
 
     Attributes:
-        keeps_table: 1 if the flow table outlives the process.
-        faults: the faults for frames on their way to the wire.
         busy_ns: how long to look for frames without sleeping after the last one, nanoseconds.
         host_is_packet: 1 if the host's device is read through a packet socket, 0 for a TAP.
         trace_sides: the sides whose frames are traced: ``HOST_SIDE``, ``WIRE_SIDE``, both or none.
@@ -85,29 +83,11 @@ class Port(NamedTuple):
     """The loop's two devices and its memory, made once.
 
     Attributes:
-        host: descriptor of the host's device, non-blocking.
-        wire: descriptor of the packet socket, non-blocking.
-        nic: the engine's state and its room.
-        diag: how to ask the host's kernel about sockets.
         host_in: frames from the host, one row each, from ``TAG_LEN`` on.
         host_messages: message headers for ``host_in``, if the host's device is a packet socket.
         host_vectors: addresses and room for ``host_messages``.
-        host_controls: control messages for ``host_messages``.
         wire_out: wire frames made from ``host_in``, with room for at least two segments.
-        out_messages: message headers for frames on their way out.
         out_vectors: addresses and lengths for ``out_messages``.
-        line: the frames that wait: ``LINE_FIRST``, ``LINE_END``, ``LINE_PIECES``, ``LINE_OCTETS``.
-        held: frames that the fault stage holds.
-        wire_in: frames from the wire.
-        in_messages: message headers for ``wire_in``.
-        in_vectors: addresses and room for ``in_messages``.
-        in_controls: control messages for ``in_messages``.
-        tx_trace: frames that crossed on their way to the wire.
-        rx_trace: frames that crossed on their way to the host.
-        polled: three ``struct pollfd``: host, wire, event.
-        clock: room for the time.
-        address: room for a socket's address.
-        state: ``ENDED`` and ``SUSPECT``.
     """
 
     host: int
@@ -160,10 +140,7 @@ def make_port(
     """Return buffers, and counters at zero.
 
     Args:
-        engine: the engine's settings, with the wire's MTU.
-        flows: the flow table; default: an empty one.
         faults: the faults, which decide how many frames the fault stage may hold.
-        traced: whether to make room for a trace.
         diag: descriptor on which the host's kernel is asked about sockets; -1: nobody is asked.
         devices: descriptors of the host's device and of the wire; -1: there is none.
     """

@@ -48,11 +48,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def find_user(name: str) -> tuple[int, int]:
-    """Return user and group id of ``name``.
-
-    Raises:
-        UsageError: no such user.
-    """
+    """Return user and group id of ``name``."""
     try:
         entry = pwd.getpwnam(name)
     except KeyError as error:
@@ -66,9 +62,6 @@ def forgo() -> None:
     """Give up all ways to regain rights: new privileges by exec, and the bounding, inheritable and ambient sets.
 
     Call it before the first thread starts; the present rights stay usable.
-
-    Raises:
-        SystemRefusedError: the process does not run as root, or the kernel refused.
     """
     if os.geteuid() != 0:
         raise SystemRefusedError("only root can give up its rights: start the NIC with sudo (--user root keeps them)")
@@ -83,7 +76,6 @@ def drop(user: str) -> None:
     """Become ``user`` without capabilities in any thread, and keep other processes from reading this one's memory.
 
     Raises:
-        UsageError: no such user.
         SystemRefusedError: the kernel refused, or a thread still has a capability.
     """
     uid, gid = find_user(user)

@@ -27,13 +27,7 @@ _NO_ANSWER: Final = -2
 
 
 class Diag(NamedTuple):
-    """How to ask the host's kernel.
-
-    Attributes:
-        descriptor: int64[1], from ``sock_diag.open_sock_diag``.
-        request: uint8[REQUEST_LEN], filled in for each question.
-        answer: uint8[ANSWER_ROOM].
-    """
+    """How to ask the host's kernel."""
 
     descriptor: Int64Array
     request: Uint8Array

@@ -47,12 +47,7 @@ IN_MEMORY: Final = Path("none")
 
 
 def default_path(host: str, netns: str | None) -> Path:
-    """Return the file of the NIC of a host's device, which no other NIC of this machine has.
-
-    Args:
-        host: name of the device.
-        netns: path of its network namespace; None: this thread's.
-    """
+    """Return the file of the NIC of a host's device, which no other NIC of this machine has."""
     return FOLDER / f"{host}-{netns_inode(netns)}.bin"
 
 

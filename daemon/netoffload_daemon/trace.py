@@ -86,12 +86,8 @@ def record(ring: TraceRing, interface: int, way: int, address: int, length: int,
     """Write one frame into the ring, or count that there was no room.
 
     Args:
-        ring: the ring of this direction.
         interface: 0 for the host's side, 1 for the wire's.
-        way: ``INBOUND`` or ``OUTBOUND``.
         address: address of the virtio-net header before the frame.
-        length: octets with the virtio-net header.
-        time_ns: nanoseconds since 1970.
     """
     words, size = ring.words, ring.words.size
     octets = length - vnet.VNET_LEN
@@ -109,7 +105,7 @@ def record(ring: TraceRing, interface: int, way: int, address: int, length: int,
     words[(head + 5) % size] = octets
     words[(head + 6) % size] = octets
     at = head + _EPB_HEAD_WORDS
-    words[(at + data_words - 1) % size] = 0
+    words[(at + data_words - 1) % size] = 0  # pads the frame to whole words
     first = min(octets, 4 * (size - at % size))
     libc.memcpy(words.ctypes.data + 4 * (at % size), address + vnet.VNET_LEN, first)
     libc.memcpy(words.ctypes.data, address + vnet.VNET_LEN + first, octets - first)
@@ -134,11 +130,6 @@ def with_traced(counters: Int64Array, rings: Sequence[TraceRing]) -> Int64Array:
 
 class TraceFile:
     """A pcapng file that a thread fills from rings; a context manager that empties the rings and ends the thread.
-
-    Args:
-        path: path of the file, which is overwritten if it exists.
-        names: names of the two interfaces, host's and wire's.
-        rings: the rings to copy.
 
     Raises:
         DeviceError: the file cannot be written.

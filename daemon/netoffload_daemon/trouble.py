@@ -6,7 +6,7 @@ only a deleted device ends the loop.
 
 from __future__ import annotations
 
-import errno as error_numbers
+from errno import EAGAIN, EBADFD, EINTR
 from typing import TYPE_CHECKING, Final
 
 from netoffload.compiled.jit import inline_kernel, kernel
@@ -29,18 +29,14 @@ _LOOKS: Final = 50
 """How often to check whether a device that is down was deleted: the kernel first reports "down", and unbinds the socket
 a moment later without a report."""
 
-_EAGAIN: Final = error_numbers.EAGAIN
-_EINTR: Final = error_numbers.EINTR
-_EBADFD: Final = error_numbers.EBADFD
-
 
 @kernel
 def read_failed(port: Port) -> None:
     """Find out why a device gave no frame; pause if it is down, so that the loop does not spin on it."""
     number = libc.errno()
-    if number in (_EAGAIN, _EINTR):
+    if number in (EAGAIN, EINTR):
         return
-    if number == _EBADFD:
+    if number == EBADFD:
         port.state[ENDED] = HOST_GONE
         return
     suspect(port)

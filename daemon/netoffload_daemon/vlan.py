@@ -50,7 +50,6 @@ def restore_tag(octets: Uint8Array, message: Uint64Array, control: Uint8Array) -
     Args:
         octets: uint8, the frame with virtio-net header from ``TAG_LEN`` on.
         message: the frame's message header, uint64[MESSAGE_WORDS]; its room for a control message is reset.
-        control: the frame's control message, uint8[CONTROL_LEN].
     """
     told = message[_MESSAGE_CONTROL_LEN]
     message[_MESSAGE_CONTROL_LEN] = CONTROL_LEN

@@ -97,9 +97,9 @@ def _print_file(name: str) -> None:
 
 
 def _explain(as_json: bool) -> None:
-    from netoffload.engine.counters import MEANING
+    from netoffload.engine.counters import Counter
 
-    meanings = {counter.name.lower(): text for counter, text in MEANING.items()}
+    meanings = {counter.name.lower(): counter.meaning for counter in Counter}
     if as_json:
         print(json.dumps(meanings, indent=2))
         return
@@ -151,7 +151,7 @@ def _remark(error: ControlError) -> None:
 
 def _print_nic(state: dict[str, Any], all_counters: bool) -> None:
     """Print in lines that are never cut or wrapped: for eyes, grep and awk."""
-    from netoffload.engine.counters import MEANING
+    from netoffload.engine.counters import Counter
 
     info, derived = state["info"], state["summary"]
     engine = f"{info['codec']}, bound 2^-{info['bound_k']}, {info['packing']}, {info['encapsulation']}"
@@ -166,7 +166,7 @@ def _print_nic(state: dict[str, Any], all_counters: bool) -> None:
     if derived["class_shares"]:
         shares = "  ".join(f"{bits} bit {share:.1%}" for bits, share in derived["class_shares"].items())
         print(f"  {'floats':9}{shares}")
-    meaning = {counter.name.lower(): text for counter, text in MEANING.items()}
+    meaning = {counter.name.lower(): counter.meaning for counter in Counter}
     print("  counters")
     for name, value in state["counters"].items():
         if value or all_counters:

@@ -36,13 +36,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class Stretch(NamedTuple):
-    """Part of an octet array. Within compiled code it can be passed on at no cost.
-
-    Attributes:
-        octets: the array.
-        at: where the part begins.
-        length: octets that the part has, or may have.
-    """
+    """Part of an octet array. Within compiled code it can be passed on at no cost."""
 
     octets: Uint8Array
     at: int

@@ -6,7 +6,7 @@ its kernels in the cache starts no thread and says nothing::
     netoffload: compiling kernels: 13 s, 41 ready, now run_ring (once per version and CPU, minutes)
 
 Of processes that share a cache, one speaks at a time. A terminal's line is written over every second; elsewhere a line
-follows every five. The lines go through ``netoffload.log``, or to whom :meth:`CompilationProgress.report_to` names.
+follows every five.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -49,13 +48,8 @@ class CompilationProgress:
         self._before_s = 0.0
         self._began_s = 0.0
         self._next_s = SILENT_S
-        self._report: Callable[[str], None] | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-
-    def report_to(self, report: Callable[[str], None]) -> None:
-        """Hand each line to a function from now on, from another thread than the one that compiles."""
-        self._report = report
 
     def begin(self, kernel: str) -> None:
         """Note that a kernel is being compiled, perhaps because the kernel that began before calls it."""
@@ -78,7 +72,7 @@ class CompilationProgress:
 
     def _speak(self) -> None:
         """Write a line whenever one is due, if no other process does; end when nothing is compiled."""
-        on_terminal = self._report is None and log.is_terminal()
+        on_terminal = log.is_terminal()
         with contextlib.ExitStack() as stack:
             speaks = False
             while not self._ended.wait(max(self._next_s - self._elapsed_s(), 0)):
@@ -91,9 +85,7 @@ class CompilationProgress:
                     f"{COMPILING}: {elapsed_s:.0f} s, {self._ready} ready, now {kernel} "
                     "(once per version and CPU, minutes)"
                 )
-                if self._report is not None:
-                    self._report(line)
-                elif on_terminal:
+                if on_terminal:
                     _write_over(line)
                 else:
                     log.say("compiling", line, elapsed_s=round(elapsed_s), ready=self._ready, kernel=kernel)

@@ -68,10 +68,8 @@ def wait(polled: Int32Array, count: int, timeout_ns: int, room: Int64Array) -> i
     """Wait until one of the first ``count`` descriptors in ``polled`` is ready; return how many are ready.
 
     Args:
-        polled: int32[n, 2], each a ``struct pollfd``.
         count: how many descriptors to wait for; with 0 the call only sleeps.
         timeout_ns: the longest time to wait; a negative one waits for ever.
-        room: int64[2] to work in.
     """
     if timeout_ns < 0:
         return _ppoll(polled.ctypes.data, count, 0, 0)

@@ -32,18 +32,16 @@ _IFREQ: Final = struct.Struct("16si20x")
 class MtuWatch:
     """A thread that reports the MTU of one interface, at its start and after every change; a context manager."""
 
-    def __init__(self, name: str, netns: str | None, tell: Callable[[int], None]) -> None:
+    def __init__(self, name: str, netns: str | None, report: Callable[[int], None]) -> None:
         """Open the socket; the thread starts when the context is entered.
 
         Args:
-            name: the interface's name.
-            netns: path of the interface's namespace; None is this one.
-            tell: called in the thread with the MTU in octets, perhaps several times with the same one.
+            report: called in the thread with the MTU in octets, perhaps several times with the same one.
 
         Raises:
             DeviceError: no such interface or namespace.
         """
-        self._tell = tell
+        self._report = report
         with contextlib.ExitStack() as stack, in_netns(netns):
             try:
                 self._index = socket.if_nametoindex(name)
@@ -71,7 +69,7 @@ class MtuWatch:
     def _watch(self) -> None:
         while True:
             with contextlib.suppress(OSError):  # the interface is gone: the NIC keeps the last MTU
-                self._tell(self._ask())
+                self._report(self._read_mtu())
             ready = select.select([self._sock.fileno(), self._stopped], [], [])[0]
             if self._stopped in ready:
                 return
@@ -82,7 +80,7 @@ class MtuWatch:
                 if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
                     return
 
-    def _ask(self) -> int:
+    def _read_mtu(self) -> int:
         """Return the MTU; every socket of a namespace answers for its interfaces, whatever they are called by now."""
         request = fcntl.ioctl(self._sock, _SIOCGIFNAME, _IFREQ.pack(b"", self._index))
         return int(_IFREQ.unpack(fcntl.ioctl(self._sock, _SIOCGIFMTU, request))[1])

@@ -40,11 +40,7 @@ def in_netns(path: str | None) -> Iterator[None]:
 
 
 def is_same_netns(first: str | None, second: str | None) -> bool:
-    """Whether two paths lead to the same namespace, even if they are spelt differently; None is this thread's.
-
-    Raises:
-        DeviceError: a path leads to no namespace.
-    """
+    """Whether two paths lead to the same namespace, even if they are spelt differently; None is this thread's."""
     return os.path.samestat(_status(first or _OWN_NETNS), _status(second or _OWN_NETNS))
 
 

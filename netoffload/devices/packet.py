@@ -54,11 +54,7 @@ _USO_SINCE: Final = (6, 2)
 
 
 def takes_bundles(release: str | None = None) -> bool:
-    """Whether a packet socket of this kernel takes bundles of UDP datagrams (``GSO_UDP_L4``): Linux 6.2 and later.
-
-    Args:
-        release: release of a kernel; None for the running one.
-    """
+    """Whether a packet socket of this kernel takes bundles of UDP datagrams (``GSO_UDP_L4``): Linux 6.2 and later."""
     numbers = re.match(r"(\d+)\.(\d+)", release or os.uname().release)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _USO_SINCE
 
@@ -69,9 +65,6 @@ def open_packet(
     """Return a non-blocking packet socket on interface ``name``, and the interface's MTU in octets.
 
     Args:
-        name: interface name.
-        netns: path of the interface's namespace; None is this one.
-        what: the interface's part, for error messages.
         program: classic BPF (``struct sock_filter[]``) that says how many octets of a frame the socket hears; empty:
             it hears whole frames.
 

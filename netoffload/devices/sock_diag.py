@@ -65,7 +65,6 @@ def open_sock_diag(netns: str | None) -> socket.socket:
 
     Raises:
         SystemRefusedError: the kernel does not tell.
-        DeviceError: the namespace cannot be entered.
     """
     with in_netns(netns):
         try:
@@ -102,13 +101,7 @@ def _refusal(number: int) -> SystemRefusedError:
 
 
 def ask_tos(diag: socket.socket, own: tuple[str, int], peer: tuple[str, int]) -> int:
-    """Return the ToS or traffic class of the socket between two addresses; -1 if there is none. See the daemon's twin.
-
-    Args:
-        diag: from :func:`open_sock_diag`.
-        own: address and port of the socket.
-        peer: address and port to which it is connected.
-    """
+    """Return the ToS or traffic class of the socket between two ends; -1 if there is none. The daemon has a twin."""
     request = make_request()
     ends = [ipaddress.ip_address(address).packed for address, _ in (own, peer)]
     request[FAMILY_AT] = socket.AF_INET if len(ends[0]) == 4 else socket.AF_INET6

@@ -58,10 +58,6 @@ class Tap(NamedTuple):
 def open_tap(name: str, netns: str | None = None) -> Tap:
     """Open the TAP interface ``name``; make it, with a queue of ``TAP_QUEUE_FRAMES``, if it does not exist.
 
-    Args:
-        name: interface name, at most 15 characters.
-        netns: path of the interface's namespace; None is this one.
-
     Raises:
         DeviceError: no TUN, no rights, the name belongs to another kind of device, or another process uses the TAP.
     """
@@ -83,11 +79,7 @@ def open_tap(name: str, netns: str | None = None) -> Tap:
 
 
 def keep(tap: Tap) -> None:
-    """Let a TAP stay when its descriptor is closed, also if the process is killed.
-
-    Raises:
-        DeviceError: the kernel refused.
-    """
+    """Let a TAP stay when its descriptor is closed, also if the process is killed."""
     try:
         fcntl.ioctl(tap.descriptor, _TUNSETPERSIST, 1)
     except OSError as error:

@@ -47,5 +47,4 @@ headers; ``network``, IPv4 and IPv6; ``flows``, the table, and ``flow_report``, 
 ``pack`` and ``blocks``; ``authentication`` and ``libcrypto``, the MAC; ``encapsulation``, into UDP and out of it;
 ``receive`` and ``block_view``; ``router_errors``; ``vlan``, for the loop; ``summary``, ratios and rates
 from the counters, in plain Python; ``bypass``, which frames the kernel may carry past the process.
-``hardware`` stands apart: it models the burst engine as a circuit, in plain Python too.
 """

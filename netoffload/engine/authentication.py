@@ -52,7 +52,6 @@ class Authenticator:
         words: int64 array, for :func:`is_on`, :func:`put_mac` and :func:`has_mac`. It holds the key: never print it.
 
     Raises:
-        UsageError: the key has another length.
         SystemRefusedError: there is a key, but no usable OpenSSL 3.
     """
 

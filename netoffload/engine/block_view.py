@@ -25,23 +25,15 @@ class BlockView(NamedTuple):
     """What the headers of a block say, and where its parts are in its frame.
 
     Attributes:
-        ip_len: octets of the network header, 20 for IPv4 and 40 for IPv6.
-        comp_at: where the IPComp header starts.
-        tcp_at: where the TCP header starts.
-        tcp_len: octets of the TCP header.
         block_len: octets from the IPComp header to the end of the payload, without a MAC.
         has_mac: not 0 if a MAC follows.
-        codec_id: number of the codec.
-        bound_k: its error bound is 2**-bound_k.
         head: raw octets before the encoded floats.
         bursts_len: octets of the encoded floats.
         tail: raw octets behind the encoded floats.
         raw_len: payload octets that the block decodes to.
         half_len: octets of the encoded floats in the first half.
         half_count: floats in the first half.
-        gso_size: MSS of the segment that the block was cut from.
         seq: sequence number of the first octet that it decodes to.
-        flags: flags of the TCP header.
     """
 
     ip_len: int

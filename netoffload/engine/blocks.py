@@ -55,12 +55,8 @@ class Segment(NamedTuple):
 
     Attributes:
         ip_len: octets of the network header, 20 for IPv4 and 40 for IPv6.
-        tcp_at: where the TCP header starts.
-        payload_at: where the payload starts.
-        payload_len: octets of the payload.
         seq: sequence number of the payload's first octet.
         gso_size: MSS of a TSO frame in whole floats; 0 where the frame is one segment.
-        flags: flags of the TCP header.
     """
 
     ip_len: int
@@ -77,8 +73,6 @@ class Sending(NamedTuple):
 
     Attributes:
         codec_id: codec of the blocks, with the values of the NIC's own codec.
-        datagram_max: length of the largest datagram, octets.
-        in_udp: 1 for blocks in UDP.
         nonce: what the peer expects in the CRC.
         mac_len: octets of the MAC behind every block, 0 or 16.
     """

@@ -149,11 +149,7 @@ def redirect_program(tag: int) -> bytes:
 
 
 def socket_program(tag: int) -> bytes:
-    """Return the program of a packet socket that hears only the other frames (``struct sock_filter[]``).
-
-    Args:
-        tag: as in :func:`redirect_program`.
-    """
+    """Return the program of a packet socket that hears only the other frames (``struct sock_filter[]``)."""
     return _assemble(_lines(tag), passes=NONE, stays=ALL)
 
 
@@ -162,7 +158,6 @@ def may_pass(frame: bytes, tag: int, has_vlan_tag: bool = False) -> bool:
 
     Args:
         frame: from the Ethernet header on.
-        tag: as in :func:`redirect_program`.
         has_vlan_tag: the kernel took a VLAN tag out of the frame.
     """
     if has_vlan_tag or len(frame) < ethernet.ETHERNET_LEN:

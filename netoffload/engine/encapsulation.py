@@ -58,10 +58,6 @@ def wrap(frame: Uint8Array, segment: Segment, wire: Uint8Array, wire_at: int, sp
     """Make a UDP datagram of the IPComp frame that starts ``DATAGRAM_OVERHEAD`` behind ``wire_at``.
 
     Args:
-        frame: uint8, the host's frame, for its headers.
-        segment: its ``blocks.Segment``.
-        wire: uint8, with the block.
-        wire_at: where the datagram's frame is to start.
         span: length of the IPComp frame.
         index: the frame's number in its segment, from 0.
 
@@ -148,10 +144,8 @@ def unwrap(frame: Uint8Array, length: int, cursor: Int64Array, headers: Uint8Arr
 
     Args:
         frame: uint8, virtio-net header and frame; overwritten.
-        length: octets in ``frame``.
         cursor: int64[CURSOR_FIELDS], zeros before the first call; afterwards says where the result is.
         headers: uint8[HEADERS_LEN], the frame's headers, kept between the calls for one frame.
-        counters: int64, indexed by :class:`Counter`.
     """
     if cursor[NEXT_AT] == 0:
         ip_len = _find_datagram(frame, length)

@@ -25,11 +25,7 @@ FORMS = {forms.EXACT: "exact", forms.ROUNDED: "rounded", forms.CLOSING: "closing
 
 
 def as_dicts(flows: Int64Array) -> list[dict[str, Any]]:
-    """Return a row per direction of every connection that carried data, ``tx`` first, largest first.
-
-    Args:
-        flows: int64[ROWS, FIELDS], the flow table.
-    """
+    """Return a row per direction of every connection that carried data, ``tx`` first, largest first."""
     used = flows[: table.SLOTS][flows[: table.SLOTS, table.IP_VERSION] != 0]
     return [*_sorted(_sent(used)), *_sorted(_received(used))]
 

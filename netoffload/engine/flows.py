@@ -219,16 +219,11 @@ def rekey(flows: Int64Array) -> None:
     flows[:] = 0
     draw_key(flows)
     for row in known[np.argsort(known[:, STATE] != OPEN, kind="stable")]:
-        slots = _windows(flows, FlowKey(*(int(word) for word in row[:KEY_FIELDS])))
+        hashed = _hash(flows, FlowKey(*(int(word) for word in row[:KEY_FIELDS])))
+        slots = [int(_slot_of(hashed, probe)) for probe in range(2 * WINDOW)]
         free = [slot for slot in slots if flows[slot, IP_VERSION] == 0]
         if free:
             flows[free[0]] = row
-
-
-def _windows(flows: FlowTable, key: FlowKey) -> list[int]:
-    """Return the slots that a connection may have."""
-    hashed = _hash(flows, key)
-    return [int(_slot_of(hashed, probe)) for probe in range(2 * WINDOW)]
 
 
 @inline_kernel
@@ -362,12 +357,6 @@ def make_slot(flows: FlowTable, key: FlowKey, now_ns: int) -> int:
 def make_candidate(flows: FlowTable, key: FlowKey, now_ns: int) -> int:
     """Return the row of a SYN from the wire, empty but for the key; the oldest other SYN may give way."""
     return _make_behind(flows, SLOTS, key, now_ns)
-
-
-@inline_kernel
-def note_answered(flows: FlowTable, row: int) -> None:
-    """Let the SYN of a row, which the host has answered, give way first."""
-    flows[row, LAST_SEEN_NS] = 0
 
 
 @inline_kernel

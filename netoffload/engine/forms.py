@@ -152,9 +152,6 @@ def fit(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int, is_las
 
     Args:
         frame: uint8, the host's frame.
-        segment: its ``blocks.Segment``.
-        flows: the table.
-        slot: of the connection.
         is_last: the host has sent nothing behind this segment.
         gives_up: the segment has a FIN, so octets that would be held at its end leave exact.
     """
@@ -180,7 +177,7 @@ def fit(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int, is_las
             if head + payload_len < 4:
                 if mask == WHOLE:
                     return Fit(lead, lead_word, skip, keep, 4 - head - payload_len, word)
-                if has_lead and is_last and gives_up:
+                if has_lead and is_last and gives_up:  # the stream ends inside this float
                     end_rounding(flows, slot, at)
                     return Fit(lead, lead_word, skip, keep, 0, 0)
                 return Fit(0, 0, payload_len, 0, 0, 0)
@@ -325,7 +322,7 @@ def acknowledge(flows: FlowTable, slot: int, ack: int, window: int) -> int:
     if cut and ack != flows[slot, NEXT_SEQ] and is_rounded(flows, slot, advance(ack, -cut)):
         ack = advance(ack, -cut)
     if is_before(ack, flows[slot, UNA]):
-        ack = flows[slot, UNA]
+        ack = flows[slot, UNA]  # rounding down must not take an acknowledgement back
     flows[slot, UNA] = ack
     _settle(flows, slot, ack)
     if flows[slot, LENT_LEN] and not is_before(ack, advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])):
@@ -383,6 +380,7 @@ def _settle(flows: FlowTable, slot: int, una: int) -> None:
         place = HELD + index * HELD_FIELDS
         if not is_before(una, advance(flows[slot, place + _SEQ], 4)):
             flows[slot, place + _MASK] = 0  # in 4 GiB another float has this number
+    # Nobody sends a closed interval again once it is acknowledged, so new octets may begin another one.
     if flows[slot, FORM] == CLOSING and not is_before(una, flows[slot, EXACT_FROM]):
         flows[slot, FORM] = EXACT
         _hold_nothing(flows, slot)

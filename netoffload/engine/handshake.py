@@ -71,7 +71,7 @@ def offer(frame: Uint8Array, ip_len: int, ways: int, flows: FlowTable, now_ns: i
     if (
         has_signature(frame, tcp_at, tcp_len)
         or tcp_len + capability.OPTION_LEN > tcp.TCP_MAX_LEN
-        or network.get_datagram_len(frame, ip_len) != ip_len + tcp_len
+        or network.get_datagram_len(frame, ip_len) != ip_len + tcp_len  # TCP Fast Open
     ):
         flow_table.forget(flows, key)
         return 0
@@ -80,7 +80,7 @@ def offer(frame: Uint8Array, ip_len: int, ways: int, flows: FlowTable, now_ns: i
         return NO_SLOT if slot == _FULL else 0
     flows[slot, flow_table.SYNS_SENT] += 1
     if flows[slot, flow_table.SYNS_SENT] > OFFERS_MAX:
-        return 0
+        return 0  # something on the path may drop SYNs with the word
     _write(frame, ip_len, tcp_len, ways, flows[slot, flow_table.OWN_NONCE], room.wire)
     return tcp_at + tcp_len + capability.OPTION_LEN
 
@@ -127,14 +127,9 @@ def _learn(frame: Uint8Array, tcp_at: int, key: FlowKey, flows: FlowTable, now_n
 @inline_kernel
 def _adopt(flows: FlowTable, slot: int, candidate: int, peer_shift: int) -> None:
     """Copy what a candidate's row says about the sender of its SYN; window scaling holds if both ends offer it."""
-    for field in (
-        flow_table.PEER_ISN,
-        flow_table.PEER_CODECS,
-        flow_table.PEER_WAYS,
-        flow_table.PEER_NONCE,
-    ):
+    for field in (flow_table.PEER_ISN, flow_table.PEER_CODECS, flow_table.PEER_WAYS, flow_table.PEER_NONCE):
         flows[slot, field] = flows[candidate, field]
-    flow_table.note_answered(flows, candidate)
+    flows[candidate, flow_table.LAST_SEEN_NS] = 0  # the host has answered this SYN, so it gives way first
     _await(flows, slot)
     _settle_shift(flows, slot, peer_shift)
 
@@ -280,9 +275,7 @@ def _is_sound(frame: Uint8Array, ip_len: int, tcp_len: int) -> bool:
         return False
     if u8(frame, vnet.VNET_FLAGS) & vnet.NEEDS_CSUM or network.get_datagram_len(frame, ip_len) != ip_len + tcp_len:
         return True  # filled in later; or a SYN with payload, which keeps its word, so the host checks the sum
-    total = network.pseudo_sum(frame, IP_AT, ip_len, tcp.PROTO_TCP, tcp_len)
-    swapped = (total >> 8) | (total & 0xFF) << 8
-    return (swapped + ones_sum(frame, IP_AT + ip_len, tcp_len)) % 0xFFFF == 0
+    return network.is_tcp_summed_right(frame, ip_len, tcp_len)
 
 
 @inline_kernel

@@ -230,9 +230,6 @@ def weigh(row: Int64Array, octets: Uint8Array, at: int, length: int, seq: int, c
     Args:
         row: int64[JUDGE_FIELDS], the flow's accumulators; zeros at first, but for ``JUDGED_SEQ``.
         octets: uint8; the caller has checked that the octets are in it.
-        at: index of the first octet.
-        length: number of octets.
-        seq: sequence number of the first octet.
         cut: how many octets into a word it is, 0..3.
     """
     end = at + length
@@ -385,8 +382,6 @@ def is_implausible(octets: Uint8Array, at: int, words: int) -> bool:
 
     Args:
         octets: uint8; the caller has checked that the words are in it.
-        at: index of the first word's first octet.
-        words: number of words, each of four octets.
     """
     if words <= 0:
         return False

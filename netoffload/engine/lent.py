@@ -81,12 +81,6 @@ def note_segment(
 
     Args:
         frame: uint8, the host's frame, with five octets of room behind it.
-        segment: its ``blocks.Segment``.
-        again: some of its octets were sent before.
-        now_ns: the time.
-        flows: the table.
-        slot: of the connection.
-        agenda: int64[AGENDA_FIELDS].
     """
     forms.lend(flows, slot)
     if not forms.keeps_octets(flows, slot):
@@ -153,13 +147,11 @@ def send(flows: FlowTable, slot: int, now_ns: int, counters: Counters, frame: Ui
     """Write a plain segment with a connection's lent octets, exact, into ``frame``; return its length.
 
     Args:
-        flows: the table.
-        slot: of the connection, from :func:`find_due`.
-        now_ns: the time.
-        counters: int64, indexed by :class:`Counter`.
         frame: uint8, room for the longest headers, three octets and ``HEADER_WORDS`` words.
     """
     seq, lent_len = flows[slot, LENT_SEQ], flows[slot, LENT_LEN]
+    # No octet of this float has left, so it may leave exact. All new octets behind it leave exact too, until the peer
+    # has acknowledged the closed interval (forms).
     if forms.is_rounded(flows, slot, seq):
         forms.end_rounding(flows, slot, seq)
     for word in range(HEADER_WORDS):

@@ -128,12 +128,7 @@ def put_datagram(octets: Uint8Array, at: int, ip_len: int, datagram_len: int, id
     """Change length and protocol in the network header at ``at``; IPv4 is summed anew.
 
     Args:
-        octets: uint8, with the header.
-        at: where it starts.
-        ip_len: its length.
-        datagram_len: the new length, with the header.
         ident_step: added to IPv4's identification, so that datagrams made from one have different ones.
-        protocol: the new protocol or next header.
     """
     if ip_len == _V4:
         put_be16(octets, at + ipv4.TOTAL_LEN, datagram_len)
@@ -151,10 +146,6 @@ def pseudo_sum(octets: Uint8Array, at: int, ip_len: int, protocol: int, length: 
     """Return the folded sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1), as a field value.
 
     Args:
-        octets: uint8, with a network header.
-        at: where it starts.
-        ip_len: its length.
-        protocol: 6 for TCP.
         length: octets behind the header, below 65536.
     """
     word = ones_sum(octets, at + ip_len - addresses_len(ip_len), addresses_len(ip_len))
@@ -162,3 +153,11 @@ def pseudo_sum(octets: Uint8Array, at: int, ip_len: int, protocol: int, length: 
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total
+
+
+@inline_kernel
+def is_tcp_summed_right(frame: Uint8Array, ip_len: int, length: int) -> bool:
+    """Whether the checksum of a TCP segment of ``length`` octets is right."""
+    pseudo = pseudo_sum(frame, IP_AT, ip_len, tcp.PROTO_TCP, length)
+    # A field value, swapped: ones_sum adds in the octets' own order.
+    return ((pseudo >> 8 | (pseudo & 0xFF) << 8) + ones_sum(frame, IP_AT + ip_len, length)) % 0xFFFF == 0

@@ -75,9 +75,6 @@ class NicState(NamedTuple):
     """All that one NIC remembers, and the room that its calls work in; arrays, made once.
 
     Attributes:
-        settings: codec, tag, encapsulation and key (``blocks.EngineSettings``).
-        flows: the flow table, int64[ROWS, FIELDS].
-        counters: int64, indexed by ``Counter``.
         lock: a pthread mutex around ``flows``, uint64[MUTEX_WORDS].
         random: int64[1 + RANDOM_WORDS]: how many words are used, then the random words for handshakes.
         agenda: when to send lent octets, int64[AGENDA_FIELDS] of ``lent``.
@@ -115,9 +112,6 @@ def make_settings(
     ``_replace`` changes the rest.
 
     Args:
-        codec_id: codec of the blocks that the NIC makes.
-        bound_k: their error bound is 2**-bound_k.
-        mtu: MTU of the NIC's wire, octets.
         key: signs and checks blocks; the caller closes both authenticators after the NIC's last call. None: no MAC.
     """
     signer, checker = (NO_KEY, NO_KEY) if key is None else key
@@ -147,8 +141,6 @@ def make_state(
     """Return the state of a NIC that has seen nothing.
 
     Args:
-        settings: the NIC's settings (:func:`make_settings`).
-        flows: its flow table; default: an empty one.
         rebuilt: room for rebuilt segments; default: an array without any alignment.
         random: int64[1 + RANDOM_WORDS], 0 and words of 32 bits; default: drawn from the system.
     """
@@ -190,9 +182,6 @@ def from_host(nic: NicState, frame: Uint8Array, length: int, now_ns: int, wire: 
     Args:
         nic: :class:`NicState`; its ``spans`` say where the wire frames are.
         frame: uint8, virtio-net header and frame; ``FORWARD``: it crosses, as it lies here.
-        length: octets in ``frame``.
-        now_ns: the time.
-        wire: uint8[WIRE_BUFFER_LEN], room for the wire frames.
     """
     room = Room(wire, nic.spans, nic.random, nic.agenda, nic.questions)
     mutex_lock(nic.lock.ctypes.data)
@@ -219,8 +208,6 @@ def from_clock(nic: NicState, now_ns: int, wire: Uint8Array) -> int:
 
     Args:
         nic: :class:`NicState`; its ``spans`` say where the frame is.
-        now_ns: the time.
-        wire: uint8[WIRE_BUFFER_LEN], room for the frame.
     """
     mutex_lock(nic.lock.ctypes.data)
     slot = lent.find_due(nic.agenda, nic.flows, now_ns)
@@ -304,10 +291,7 @@ def from_wire(nic: NicState, frame: Uint8Array, length: int, now_ns: int) -> int
     The caller hands over all complete segments before a frame that crosses.
 
     Args:
-        nic: :class:`NicState`.
         frame: uint8 with DECODE_SLACK octets of room behind it; a frame that crosses is left here, perhaps changed.
-        length: octets in ``frame``.
-        now_ns: the time.
     """
     flows, counters, ip_len = nic.flows, nic.counters, network.find_ip_len(frame, length)
     if not is_ours(frame, length, ip_len):

@@ -20,8 +20,6 @@ def find_option(frame: Uint8Array, tcp_at: int, tcp_len: int, wanted: int) -> in
 
     Args:
         frame: uint8, with ``tcp_len`` octets of TCP header at ``tcp_at``.
-        tcp_at: where the TCP header is.
-        tcp_len: its length, 20..60.
         wanted: the option's kind; ``tcp.OPTION_END`` finds the end of the list.
     """
     at = tcp_at + tcp.TCP_MIN_LEN

@@ -77,13 +77,7 @@ def pack(
     """Fill wire frames with the segment's blocks; return how many, or 0 if the segment should leave plain.
 
     Args:
-        settings: ``blocks.EngineSettings``.
-        sending: ``blocks.Sending``.
         frame: uint8, with the segment, whose payload is whole floats.
-        segment: its ``blocks.Segment``.
-        flows: the table.
-        slot: of the connection.
-        counters: int64, indexed by :class:`Counter`.
         room: ``blocks.Room``: wire frames and where each one is.
     """
     payload_len, gso_size = segment.payload_len, segment.gso_size
@@ -104,9 +98,10 @@ def pack(
         if (
             taken == 0
             or wire_len >= raw_len
-            or (settings.per_segment and taken < octets)
+            or (settings.per_segment and taken < octets)  # one frame per MSS, or none
             or (blocks == MAX_WIRE_FRAMES - 1 and taken < left)
         ):
+            # The floats leave plain, so they are not counted as compressed.
             classes[0], classes[1], classes[2], classes[3] = before0, before8, before16, before32
             return 0
         path.watch(flows, slot, advance(segment.seq, done), taken, span - vnet.VNET_LEN - ETHERNET_LEN)

@@ -42,7 +42,6 @@ class Nic:
     """One NIC: the engine's state and the buffers that its calls need.
 
     Attributes:
-        state: all that the NIC remembers.
         now_ns: its clock; set it to let time pass.
     """
 
@@ -50,7 +49,6 @@ class Nic:
         """Make a NIC that has seen no frame.
 
         Args:
-            settings: the NIC's settings; default: those of ``netoffload.engine.nic.make_settings``.
             random: int64[1 + RANDOM_WORDS], see ``make_state``; default: drawn from the system.
         """
         self.state = engine.make_state(settings or engine.make_settings(), random=random)
@@ -111,17 +109,7 @@ class Nic:
 def pair(
     codec_name: str = "inceptionn", bound_k: int = BOUND_K_DEFAULT, mtu: int = 1500, seed: int = 1
 ) -> tuple[Nic, Nic]:
-    """Return two NICs with the same codec; the caller carries the frames from one to the other.
-
-    Args:
-        codec_name: codec of their blocks.
-        bound_k: the error bound is 2**-bound_k.
-        mtu: MTU of the wire, octets.
-        seed: seed of the nonces that they draw.
-
-    Raises:
-        UsageError: no such codec.
-    """
+    """Return two NICs with the same codec; the caller carries the frames from one to the other."""
     codec_id = int(codec.get(codec_name).codec_id)
     words = np.random.default_rng(seed).integers(0, 2**32, (2, 1 + RANDOM_WORDS))
     words[:, 0] = 0

@@ -22,7 +22,6 @@ from netoffload.engine.counters import Counter
 from netoffload.engine.flows import EXACT_FROM, FORM, PEER_CODECS, PEER_ISN, ROUNDED_FROM, WINDOW_SHIFT
 from netoffload.engine.network import IP_AT
 from netoffload.engine.sequence import advance, distance
-from netoffload.engine.sums import ones_sum
 from netoffload.wire import tcp, vnet
 
 if TYPE_CHECKING:
@@ -46,15 +45,7 @@ def has_right_sum(frame: Uint8Array, ip_len: int) -> bool:
     """Whether the checksum of a TCP segment is right, was checked by the device, or is still to be filled in."""
     if u8(frame, vnet.VNET_FLAGS) & (vnet.NEEDS_CSUM | vnet.DATA_VALID):
         return True
-    tcp_at = IP_AT + ip_len
-    length = network.get_datagram_len(frame, ip_len) - ip_len
-    pseudo = network.pseudo_sum(frame, IP_AT, ip_len, tcp.PROTO_TCP, length)
-    total = (pseudo >> 8) | (pseudo & 0xFF) << 8
-    even = length & ~1
-    total += ones_sum(frame, tcp_at, even)
-    if even != length:
-        total += u8(frame, tcp_at + even)
-    return total % 0xFFFF == 0
+    return network.is_tcp_summed_right(frame, ip_len, network.get_datagram_len(frame, ip_len) - ip_len)
 
 
 @inline_kernel
@@ -62,8 +53,6 @@ def rebuild(frame: Uint8Array, segment: Segment, fitted: Fit, target: Uint8Array
     """Write the segment that goes out instead of ``segment`` into ``target``; return where its parts are.
 
     Args:
-        frame: uint8, the host's frame.
-        segment: its ``blocks.Segment``.
         fitted: which octets leave (``forms.Fit``).
         target: uint8, 8 octets longer than the frame.
     """
@@ -151,10 +140,7 @@ def round_in_place(
     """Replace floats by the codec's values.
 
     Args:
-        settings: ``blocks.EngineSettings``: the codec and its bound.
-        frame: uint8.
         first_at: where the first float is.
-        octets: octets of the floats.
         scratch: uint8[3 * 4 * _FLOATS].
         counters: int64, indexed by :class:`Counter`; left unchanged, since these floats are not compressed.
     """

@@ -51,16 +51,7 @@ PLAIN: Final = 2
 
 @inline_kernel
 def choose(flows: FlowTable, slot: int, segment: Segment, again: int, now_ns: int, counters: Counters) -> int:
-    """Return how a segment that could be compressed leaves, and note that it is about to be sent.
-
-    Args:
-        flows: the table.
-        slot: of the connection.
-        segment: its ``blocks.Segment``.
-        again: some of its octets were sent before.
-        now_ns: the time.
-        counters: int64, indexed by :class:`Counter`.
-    """
+    """Return how a segment that could be compressed leaves, and note that it is about to be sent."""
     end_seq = advance(segment.seq, segment.payload_len)
     una = flows[slot, UNA]
     is_at_edge = again and not is_before(una, segment.seq) and is_before(una, end_seq)
@@ -103,7 +94,7 @@ def note_progress(flows: FlowTable, slot: int) -> None:
 @inline_kernel
 def put_on_probation(flows: FlowTable, slot: int, now_ns: int) -> None:
     """Send a connection's segments plain: the first time until one arrives, then for a second, then twice as long."""
-    flows[slot, PLAIN_UNTIL_NS] = max(now_ns + flows[slot, BACK_OFF_NS], 1)
+    flows[slot, PLAIN_UNTIL_NS] = max(now_ns + flows[slot, BACK_OFF_NS], 1)  # 0 says: not on probation
     flows[slot, BACK_OFF_NS] = min(max(2 * flows[slot, BACK_OFF_NS], PLAIN_NS), PLAIN_NS_MAX)
     flows[slot, PLAIN_UNA] = flows[slot, UNA]
     flows[slot, IS_PROBING] = flows[slot, RETRIES] = 0

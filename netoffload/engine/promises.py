@@ -42,15 +42,7 @@ QUESTIONS_LEN: Final = 1 + QUESTIONS_MAX
 def raise_question(
     settings: EngineSettings, is_tagged: bool, flows: FlowTable, slot: int, questions: Int64Array
 ) -> None:
-    """Raise the question about a connection that could be compressed, unless somebody has done so.
-
-    Args:
-        settings: :class:`~netoffload.engine.blocks.EngineSettings`.
-        is_tagged: whether the segment at hand is tagged.
-        flows: the table.
-        slot: of the connection.
-        questions: int64[QUESTIONS_LEN].
-    """
+    """Raise the question about a connection that could be compressed, unless somebody has done so."""
     if flows[slot, PROMISE] != UNASKED or not is_tagged or flows[slot, PEER_CODECS] == 0:
         return
     if settings.trust:

@@ -67,11 +67,7 @@ def sender_of(mac: Int64Array, frame: Uint8Array, block: BlockView, flows: FlowT
     """Return the slot of a block's connection; ``NOT_FOUND``: the block is dropped, and counted.
 
     Args:
-        mac: words of the ``authentication.Authenticator`` that checks blocks.
         frame: uint8, virtio-net header and frame, with DECODE_SLACK octets of room behind.
-        block: what its headers say.
-        flows: the flow table.
-        counters: int64, indexed by :class:`Counter`.
     """
     slot = flow_table.find(flows, reversed_key(key_of(frame, block.ip_len, block.tcp_at)))
     if slot == NOT_FOUND or flows[slot, flow_table.STATE] == flow_table.ORPHAN:
@@ -107,14 +103,7 @@ def note_frame(
     """Write what a frame that crosses says into the table; return its length, which may have changed; -1: it ends here.
 
     Args:
-        ways: the flags that the NIC sets in its capability word (``wire.capability``).
         frame: uint8; a capability word is taken out, the acknowledgement may be changed.
-        length: octets in ``frame``.
-        ip_len: octets of its network header, from ``network.find_ip_len``.
-        slot: of its connection, or ``NOT_FOUND``.
-        now_ns: the time.
-        flows: the flow table.
-        counters: int64, indexed by :class:`Counter`.
     """
     if not network.is_tcp(frame, length, ip_len):
         left = router_errors.translate(frame, length, ip_len, now_ns, flows, counters)
@@ -142,6 +131,7 @@ def note_frame(
 def _note_arrival(seq: int, flags: int, payload_len: int, flows: FlowTable, slot: int) -> None:
     """Note how far the peer's stream has come, and whether the segment ends it."""
     if flags & tcp.RST:
+        # The host's TCP takes no other RST (RFC 5961, 3.2), so a forged one must not end the connection here.
         if seq == flows[slot, flow_table.RX_NEXT_SEQ] or seq == flows[slot, flow_table.HOST_ACK]:
             flows[slot, flow_table.RX_IS_CLOSED] = 1
             flow_table.close(flows, slot)
@@ -207,14 +197,7 @@ def _put_echo(frame: Uint8Array, tcp_at: int, tsval: int, is_block: bool) -> Non
 
 @inline_kernel
 def continues(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Uint8Array) -> bool:
-    """Whether a good block belongs right behind the pending segment, or nothing is pending.
-
-    Args:
-        frame: uint8, with the block.
-        block: what its headers say.
-        pending: int64[PENDING_FIELDS], the segment being rebuilt.
-        host: uint8[HOST_SEGMENT_LEN], its octets.
-    """
+    """Whether a good block belongs right behind the pending segment, or nothing is pending."""
     if pending[PENDING_LEN] == 0:
         return True
     ip_len, tcp_len, host_tcp_at = block.ip_len, block.tcp_len, IP_AT + block.ip_len
@@ -248,15 +231,6 @@ def take(
     """Decode a block behind the pending segment, or begin a segment; return whether the segment ends with the block.
 
     A block whose tags and length contradict each other is dropped.
-
-    Args:
-        frame: uint8, with a good block that :func:`continues` what is pending.
-        block: what its headers say.
-        slot: of its connection.
-        flows: the flow table.
-        counters: int64, indexed by :class:`Counter`.
-        pending: int64[PENDING_FIELDS], the segment being rebuilt.
-        host: uint8[HOST_SEGMENT_LEN], its octets.
     """
     begins = pending[PENDING_LEN] == 0
     if begins:

@@ -70,6 +70,7 @@ def translate(frame: Uint8Array, length: int, ip_len: int, now_ns: int, flows: F
     slot = NOT_FOUND
     if end >= tcp_at + (_PROOF_END if is_block else _TCP_QUOTED_MIN):
         slot = flow_table.find(flows, _quoted_key(frame, quoted_at, ip_len, be32(frame, tcp_at)))
+    # Whoever cannot quote what only the path knows may have forged the error.
     if slot != NOT_FOUND and not _is_known(frame, tcp_at, flows, slot, is_block):
         slot = NOT_FOUND
     if not is_block:
@@ -125,8 +126,7 @@ def _find_end(frame: Uint8Array, length: int, ip_len: int) -> int:
 def _sum(frame: Uint8Array, ip_len: int, end: int) -> int:
     """Return the sum of an ICMP message, in the octets' own order; the sum of ICMPv6 includes a pseudo-header."""
     at = IP_AT + ip_len
-    even = (end - at) & ~1
-    total = ones_sum(frame, at, even) + (u8(frame, at + even) if even != end - at else 0)
+    total = ones_sum(frame, at, end - at)
     if ip_len == ipv6.IPV6_LEN:
         pseudo = network.pseudo_sum(frame, IP_AT, ip_len, icmp.PROTO_ICMPV6, end - at)
         total += (pseudo >> 8) | (pseudo & 0xFF) << 8

@@ -32,12 +32,8 @@ class Direction:
     """One direction since the NIC was started; ``tx`` is host to wire.
 
     Attributes:
-        frames: frames on the wire, a GSO frame counting once.
-        wire_octets: octets of those frames.
         host_octets: for ``tx``, octets of the host's frames; for ``rx``, octets of the wire's frames with every payload
             uncompressed.
-        raw_octets: octets of compressed payloads in uncompressed form.
-        payload_octets: octets of the same payloads in compressed form.
         ratio: raw_octets / payload_octets; None where nothing was compressed.
         codec_s: seconds spent on the codec and the blocks around it.
     """

@@ -192,13 +192,15 @@ def crc32c(octets: Uint8Array, at: int, length: int, crc: int) -> int:
 
 @inline_kernel
 def ones_sum(octets: Uint8Array, at: int, length: int) -> int:
-    """Return the folded ones' complement sum of an even number of octets, in the octets' own (little-endian) order.
+    """Return the folded ones' complement sum of octets, in their own (little-endian) order.
 
     A ones' complement sum may be taken in either order and swapped at the end (RFC 1071, 2 B).
     """
     total = 0
-    for index in range(at, at + length, 2):
+    for index in range(at, at + length - 1, 2):
         total += load_u16(octets, index)
+    if length & 1:
+        total += u8(octets, at + length - 1)  # padded with a 0 behind it
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total

@@ -60,7 +60,6 @@ class Sent(NamedTuple):
     """Where a segment stands in its stream.
 
     Attributes:
-        again: some of its octets were sent before.
         is_last: no octet behind it was sent.
         next_seq: where the stream ended before.
     """
@@ -83,13 +82,7 @@ def transmit(
     """Take one frame from the host; return how many wire frames it became (0: it was dropped), or ``FORWARD``.
 
     Args:
-        settings: see :class:`~netoffload.engine.blocks.EngineSettings`.
         frame: uint8, virtio-net header and frame; changed where floats are rounded in a plain segment.
-        length: octets in ``frame``.
-        now_ns: the time.
-        flows: the flow table.
-        counters: int64, indexed by :class:`Counter`.
-        room: see :class:`~netoffload.engine.blocks.Room`.
     """
     counters[Counter.TX_HOST_FRAMES] += 1
     counters[Counter.TX_HOST_OCTETS] += length - vnet.VNET_LEN
@@ -114,7 +107,7 @@ def transmit(
             is_full = room.spans[0, 1] == handshake.NO_SLOT
             counters[Counter.BYPASS_NO_SLOT.value if is_full else Counter.BYPASS_SYN.value] += 1
             return FORWARD
-        flow_table.forget(flows, key)
+        flow_table.forget(flows, key)  # of an earlier connection: its slot must not round this one's octets
         counters[Counter.BYPASS_UNTAGGED] += 1
         return FORWARD
     slot = flow_table.find(flows, key)
@@ -165,6 +158,7 @@ def _find_segment(frame: Uint8Array, ip_len: int) -> Segment:
     tcp_at = IP_AT + ip_len
     tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
     payload_len = network.get_datagram_len(frame, ip_len) - ip_len - tcp_len
+    # Whole floats, so that neither blocks nor the kernel cut one where the host's MSS is odd.
     gso_size = 0 if u8(frame, vnet.GSO_TYPE) == vnet.GSO_NONE else load_u16(frame, vnet.VNET_GSO_SIZE) & ~3
     seq, flags = be32(frame, tcp_at + tcp.SEQ), u8(frame, tcp_at + tcp.FLAGS)
     return Segment(ip_len, tcp_at, tcp_at + tcp_len, payload_len, seq, gso_size, flags)
@@ -193,6 +187,7 @@ def _send(
         counters[reason] += 1
         flows[slot, flow_table.BYPASSED] += segment.payload_len > 0
         return FORWARD
+    # From here on the segment may leave with other octets than the host's: whole floats where they are rounded.
     source, part = frame, segment
     fitted = forms.fit(frame, segment, flows, slot, sent.is_last, segment.flags & tcp.FIN != 0)
     lent.note_segment(frame, segment, sent.again, now_ns, flows, slot, room.agenda)
@@ -267,7 +262,7 @@ def _refuse(settings: EngineSettings, frame: Uint8Array, segment: Segment, known
         reason = Counter.BYPASS_NO_PAYLOAD.value
     elif codec_for(settings.codec_id, flows[known.slot, flow_table.PEER_CODECS]) < 0:
         reason = Counter.BYPASS_PEER.value
-    elif _has_signature(frame, segment):
+    elif has_signature(frame, segment.tcp_at, segment.payload_at - segment.tcp_at):
         reason = Counter.BYPASS_SPECIAL.value
     elif not plain.has_right_sum(frame, segment.ip_len):
         return Counter.BYPASS_BAD_SUM.value
@@ -357,7 +352,7 @@ def _open(
     if judgement.verdict(row) == judgement.UNDECIDED or promise < promises.BY_SOCKET:
         return Counter.BYPASS_UNDECIDED.value
     if sent.again:
-        return Counter.BYPASS_EXACT.value
+        return Counter.BYPASS_EXACT.value  # some of these octets left exact before: rounding begins with new ones
     forms.begin_rounding(flows, slot, segment.seq)
     return 0
 
@@ -402,13 +397,6 @@ def _why_plain(part: Segment, known: Known) -> int:
     if part.flags & ~offload.SEGMENT_FLAGS:
         return Counter.BYPASS_SPECIAL.value
     return Counter.BYPASS_EXACT.value
-
-
-@inline_kernel
-def _has_signature(frame: Uint8Array, segment: Segment) -> int:
-    """Whether an option signs the payload (TCP-MD5, TCP-AO), or the options cannot be read."""
-    tcp_at, tcp_len = segment.tcp_at, segment.payload_at - segment.tcp_at
-    return has_signature(frame, tcp_at, tcp_len)
 
 
 @inline_kernel

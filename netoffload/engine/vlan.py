@@ -30,7 +30,6 @@ def put_tag_back(octets: Uint8Array, ethertype: int, tci: int) -> None:
     Args:
         octets: uint8, ``TAG_LEN`` octets of any value, virtio-net header, frame.
         ethertype: the tag's own type, 0x8100 or 0x88A8.
-        tci: the tag's priority and VLAN number, 16 bits.
     """
     for at in range(_TAG_AT):
         octets[at] = octets[at + TAG_LEN]

@@ -75,11 +75,7 @@ def netns_exists(name: str) -> bool:
 
 
 def netns_inode(name: str) -> int:
-    """Return the inode that identifies the namespace (``/proc/PID/ns/net`` of its processes has the same inode).
-
-    Raises:
-        NetlinkRefusedError: no namespace has this name.
-    """
+    """Return the inode that identifies the namespace (``/proc/PID/ns/net`` of its processes has the same inode)."""
     return translated(f"look at network namespace {name}", lambda: os.stat(netns_path(name)).st_ino)
 
 
@@ -88,9 +84,6 @@ def remove_netns(name: str) -> bool:
 
     Returns:
         False if no namespace had this name.
-
-    Raises:
-        NetlinkRefusedError: the kernel refused.
     """
     if not netns_exists(name):
         return False
@@ -117,11 +110,7 @@ class Namespace:
 
     @classmethod
     def create(cls, name: str) -> Namespace:
-        """Make a namespace with this name, its loopback up and IPv6 off (no stray router or neighbour frames).
-
-        Raises:
-            NetlinkRefusedError: the name is taken, or the kernel refused.
-        """
+        """Make a namespace with this name, its loopback up and IPv6 off (no stray router or neighbour frames)."""
 
         def unshare_and_name() -> None:
             _check_libc(_libc.unshare(CLONE_NEWNET))
@@ -138,11 +127,7 @@ class Namespace:
 
     @classmethod
     def open(cls, name: str) -> Namespace:
-        """Enter the namespace of this name.
-
-        Raises:
-            NetlinkRefusedError: no namespace has this name, or the kernel refused.
-        """
+        """Enter the namespace of this name."""
 
         def setns() -> None:
             descriptor = os.open(netns_path(name), os.O_RDONLY | os.O_CLOEXEC)
@@ -155,11 +140,7 @@ class Namespace:
 
     @classmethod
     def anonymous(cls) -> Namespace:
-        """Make a namespace without a name, for experiments: it always ends with its thread.
-
-        Raises:
-            NetlinkRefusedError: the kernel refused.
-        """
+        """Make a namespace without a name, for experiments: it always ends with its thread."""
         return cls("(unnamed)", "make", lambda: _check_libc(_libc.unshare(CLONE_NEWNET)))._prepared()
 
     def __enter__(self) -> Namespace:
@@ -181,19 +162,11 @@ class Namespace:
         return self._executor.submit(function).result()
 
     def request(self, what: str, function: Callable[[Any], _Result]) -> _Result:
-        """Run ``function`` in the namespace with its netlink socket (pyroute2's ``IPRoute``); ``what`` is for errors.
-
-        Raises:
-            NetlinkRefusedError: the kernel refused.
-        """
+        """Run ``function`` in the namespace with its pyroute2 ``IPRoute``; ``what`` it does is for errors."""
         return self._call(what, lambda: function(self._links))
 
     def set_sysctl(self, key: str, value: str) -> None:
-        """Write a sysctl of this namespace, written with dots (``net.ipv4.tcp_rmem``).
-
-        Raises:
-            NetlinkRefusedError: an unknown sysctl, or the kernel refused.
-        """
+        """Write a sysctl of this namespace, written with dots (``net.ipv4.tcp_rmem``)."""
         path = Path("/proc/sys", *key.split("."))
         self._call(f"set {key}={value}", lambda: path.write_text(value))
 
@@ -229,15 +202,13 @@ class Namespace:
         """Make a persistent TAP with IFF_NO_PI and IFF_VNET_HDR, to which a program can attach later.
 
         Args:
-            name: the device's name.
-            mtu: its MTU, octets.
             queue_len_frames: how many frames (each up to 64 KiB) may wait for the program; the kernel drops others.
         """
 
         def add() -> None:
             flags = {"no_pi": 1, "vnet_hdr": 1}
             self._links.link("add", ifname=name, kind="tuntap", mode="tap", ifr=flags)
-            self._links.link("set", index=self._index(name), mtu=mtu, txqlen=queue_len_frames)
+            self._links.link("set", index=index_of(self._links, name), mtu=mtu, txqlen=queue_len_frames)
 
         self._call(f"make TAP {name}", add)
 
@@ -246,8 +217,8 @@ class Namespace:
 
         def up() -> None:
             if master is not None:
-                self._links.link("set", index=self._index(name), master=self._index(master))
-            self._links.link("set", index=self._index(name), state="up")
+                self._links.link("set", index=index_of(self._links, name), master=index_of(self._links, master))
+            self._links.link("set", index=index_of(self._links, name), state="up")
 
         self._call(f"set {name} up", up)
 
@@ -257,15 +228,13 @@ class Namespace:
         The sysctl of a namespace may only choose a congestion control that the host allows; a route may choose any.
 
         Args:
-            name: the link.
             address: without prefix length, ``10.98.1.1``.
             network: with prefix length, ``10.98.1.0/24``.
-            congestion_control: ``cubic``, ``reno``, ...
         """
         prefix_len = int(network.partition("/")[2])
 
         def add() -> None:
-            index = self._index(name)
+            index = index_of(self._links, name)
             self._links.addr("add", index=index, address=address, prefixlen=prefix_len)
             metrics = {"cc_algo": congestion_control}
             route = {"dst": network, "oif": index, "prefsrc": address, "scope": "link", "proto": "kernel"}
@@ -277,26 +246,28 @@ class Namespace:
         """Shape the frames that leave through a link with a token bucket (tc-tbf(8))."""
         options = {"rate": rate_bps // 8, "burst": burst_octets, "limit": limit_octets}
         self._call(
-            f"shape {name} with tbf", lambda: self._links.tc("add", "tbf", self._index(name), handle="1:", **options)
+            f"shape {name} with tbf",
+            lambda: self._links.tc("add", "tbf", index_of(self._links, name), handle="1:", **options),
         )
 
     def add_pfifo(self, name: str) -> None:
         """Count the frames that leave through a link, without shaping; a veth's default ``noqueue`` counts nothing."""
         options = {"limit": PFIFO_LIMIT_FRAMES}
         self._call(
-            f"put a pfifo on {name}", lambda: self._links.tc("add", "pfifo", self._index(name), handle="1:", **options)
+            f"put a pfifo on {name}",
+            lambda: self._links.tc("add", "pfifo", index_of(self._links, name), handle="1:", **options),
         )
 
     def link_names(self) -> list[str]:
         """Return the names of all links of this namespace."""
-        found = self._call("list its links", lambda: list(self._links.get_links()))
-        return [str(link.get_attr("IFLA_IFNAME")) for link in found]
+        links = self._call("list its links", lambda: list(self._links.get_links()))
+        return [str(link.get_attr("IFLA_IFNAME")) for link in links]
 
     def add_ingress_counter(self, name: str) -> None:
         """Count the frames that arrive at a link: an ``ingress`` qdisc counts while it has a filter, here for all."""
 
         def add() -> None:
-            index = self._index(name)
+            index = index_of(self._links, name)
             self._links.tc("add", "ingress", index)
             match_all = {"prio": 1, "protocol": ETH_P_ALL, "target": "1:1", "keys": ["0x0/0x0+0"]}
             self._links.tc("add-filter", "u32", index, parent="ffff:", **match_all)
@@ -328,14 +299,16 @@ class Namespace:
             raise
         return self
 
-    def _index(self, name: str) -> int:
-        found = self._links.link_lookup(ifname=name)
-        if not found:
-            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), name)
-        return int(found[0])
-
     def _call(self, what: str, function: Callable[[], _Result]) -> _Result:
         return translated(f"{what} (network namespace {self.name})", lambda: self.call(function))
+
+
+def index_of(links: Any, name: str) -> int:
+    """Return a link's index; ``links`` is pyroute2's ``IPRoute``."""
+    found = links.link_lookup(ifname=name)
+    if not found:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), name)
+    return int(found[0])
 
 
 def _enter_and_connect(enter: Callable[[], None]) -> Any:

@@ -25,7 +25,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl.tcmsg import plugins
 
 from netoffload.errors import NetlinkRefusedError
-from netoffload.netlink import ETH_P_ALL, Namespace, cls_bpf, translated
+from netoffload.netlink import ETH_P_ALL, Namespace, cls_bpf, index_of, translated
 
 plugins["bpf"] = sys.modules[cls_bpf.__name__]
 
@@ -48,9 +48,6 @@ class Redirect:
     """A redirection of frames from one link's hook to another link.
 
     Attributes:
-        link: the link whose frames the filter sees.
-        hook: the hook of this link.
-        target: the link that gets the frames, in the same namespace.
         target_hook: ``egress``: they leave through the target; ``ingress``: they go on as if they had arrived there.
     """
 
@@ -76,8 +73,6 @@ def add_redirect(namespace: Namespace, redirect: Redirect, program: bytes) -> No
     """Redirect the frames for which ``program`` returns 2**32 - 1.
 
     Args:
-        namespace: the namespace of both links.
-        redirect: the links and hooks.
         program: classic BPF, ``struct sock_filter[]``, on a frame from its Ethernet header on.
 
     Raises:
@@ -85,7 +80,7 @@ def add_redirect(namespace: Namespace, redirect: Redirect, program: bytes) -> No
     """
 
     def add(links: Any) -> None:
-        index, target = (_index(links, name) for name in (redirect.link, redirect.target))
+        index, target = (index_of(links, name) for name in (redirect.link, redirect.target))
         with _unless(errno.EEXIST):
             links.tc("add", "clsact", index)
         action = {"kind": "mirred", "action": "redirect", "direction": redirect.target_hook, "ifindex": target}
@@ -97,11 +92,7 @@ def add_redirect(namespace: Namespace, redirect: Redirect, program: bytes) -> No
 
 
 def remove_redirects(namespace: Namespace, link: str) -> None:
-    """Remove these filters from both hooks of a link, and its clsact if nothing else uses the clsact.
-
-    Raises:
-        NetlinkRefusedError: not permitted.
-    """
+    """Remove these filters from both hooks of a link, and its clsact if nothing else uses the clsact."""
 
     def remove(links: Any) -> None:
         found = links.link_lookup(ifname=link)
@@ -120,15 +111,11 @@ def remove_redirects(namespace: Namespace, link: str) -> None:
 
 
 def has_clsact(link: str) -> bool:
-    """Say whether a link of this thread's namespace has a clsact, to which filters are attached; needs no rights.
-
-    Raises:
-        NetlinkRefusedError: no such link.
-    """
+    """Say whether a link of this thread's namespace has a clsact, to which filters are attached; needs no rights."""
 
     def read() -> bool:
         with IPRoute() as links, _unless(errno.EOPNOTSUPP):  # a kernel without qdiscs
-            return any(found.get_attr("TCA_KIND") == "clsact" for found in links.get_qdiscs(_index(links, link)))
+            return any(found.get_attr("TCA_KIND") == "clsact" for found in links.get_qdiscs(index_of(links, link)))
         return False
 
     return translated(f"read the qdiscs of {link}", read)
@@ -142,7 +129,7 @@ def redirected(namespace: Namespace, redirect: Redirect) -> Redirected:
     """
 
     def read(links: Any) -> Redirected:
-        index = _index(links, redirect.link)
+        index = index_of(links, redirect.link)
         for found in links.get_filters(index=index, parent=_PARENTS[redirect.hook]):
             options = found.get_attr("TCA_OPTIONS")
             if found["info"] >> 16 == _PRIORITY and options is not None:
@@ -158,18 +145,13 @@ def set_silent(namespace: Namespace, link: str, address: str | None = None) -> N
     """Set a link up that sends nothing by itself: no ARP, no IPv6.
 
     Args:
-        namespace: the link's namespace.
-        link: its name, without dots.
         address: a new hardware address, ``02:...``; None keeps the present one.
-
-    Raises:
-        NetlinkRefusedError: the kernel refused.
     """
     with contextlib.suppress(NetlinkRefusedError):  # a kernel without IPv6
         namespace.set_sysctl(f"net.ipv6.conf.{link}.disable_ipv6", "1")
 
     def up(links: Any) -> None:
-        index = _index(links, link)
+        index = index_of(links, link)
         if address is not None:
             links.link("set", index=index, address=address)
         links.link("set", index=index, flags=_IFF_NOARP, mask=_IFF_NOARP)
@@ -179,25 +161,17 @@ def set_silent(namespace: Namespace, link: str, address: str | None = None) -> N
 
 
 def index_and_address(namespace: Namespace, link: str) -> tuple[int, str]:
-    """Return a link's index and hardware address.
-
-    Raises:
-        NetlinkRefusedError: no such link.
-    """
+    """Return a link's index and hardware address."""
 
     def read(links: Any) -> tuple[int, str]:
-        [found] = links.get_links(_index(links, link))
+        [found] = links.get_links(index_of(links, link))
         return int(found["index"]), str(found.get_attr("IFLA_ADDRESS"))
 
     return namespace.request(f"look at {link}", read)
 
 
 def remove_link(namespace: Namespace, link: str) -> bool:
-    """Remove a link, and for a veth pair both ends; return False if the link does not exist.
-
-    Raises:
-        NetlinkRefusedError: not permitted.
-    """
+    """Remove a link, and for a veth pair both ends; return False if the link does not exist."""
 
     def remove(links: Any) -> bool:
         found = links.link_lookup(ifname=link)
@@ -206,13 +180,6 @@ def remove_link(namespace: Namespace, link: str) -> bool:
         return bool(found)
 
     return namespace.request(f"remove {link}", remove)
-
-
-def _index(links: Any, name: str) -> int:
-    found = links.link_lookup(ifname=name)
-    if not found:
-        raise OSError(errno.ENODEV, "no such device", name)
-    return int(found[0])
 
 
 @contextlib.contextmanager

@@ -18,10 +18,8 @@ class Option:
     """How an option appears to people.
 
     Attributes:
-        flag: ``--name``.
         help: a sentence without its full stop.
         metavar: placeholder of the value in help texts; empty: the choices.
-        choices: the allowed values; empty: any value.
         check: raises ``UsageError`` for an impossible value.
         unit_variable: environment variable of the systemd unit; None: the flag's name, as in METRICS_PORT; empty: the
             unit itself decides about the option.

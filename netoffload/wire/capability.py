@@ -57,11 +57,7 @@ def emit_capability(
 
 
 def parse_capability(octets: bytes) -> Capability:
-    """Return the fields of one capability option.
-
-    Raises:
-        WireError: another option, or another length.
-    """
+    """Return the fields of one capability option."""
     if len(octets) != OPTION_LEN or octets[:4] != emit_capability()[:4]:
         raise WireError("not a capability option")
     codecs, nonce = octets[CODECS_AT:NONCE_AT], octets[NONCE_AT:]

@@ -26,11 +26,7 @@ class Ethernet:
 
 
 def parse_ethernet(octets: bytes) -> tuple[Ethernet, bytes]:
-    """Split a frame into header and payload.
-
-    Raises:
-        WireError: shorter than the header.
-    """
+    """Split a frame into header and payload."""
     if len(octets) < ETHERNET_LEN:
         raise WireError(f"frame of {len(octets)} octets is shorter than an Ethernet header")
     return Ethernet(octets[0:6], octets[6:12], int.from_bytes(octets[12:14], "big")), octets[ETHERNET_LEN:]

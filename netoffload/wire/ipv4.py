@@ -11,7 +11,6 @@ from netoffload.wire.checksum import internet_checksum
 IPV4_MIN_LEN: Final = 20
 
 # Field offsets.
-VERSION_IHL: Final = 0
 TOS: Final = 1
 TOTAL_LEN: Final = 2
 IDENT: Final = 4
@@ -42,11 +41,7 @@ class Ipv4:
 
 
 def parse_ipv4(octets: bytes) -> tuple[Ipv4, bytes]:
-    """Split a datagram into header and payload; octets after the total length (Ethernet padding) are cut off.
-
-    Raises:
-        WireError: truncated, not version 4, impossible lengths, or a wrong header checksum.
-    """
+    """Split a datagram into header and payload; octets after the total length (Ethernet padding) are cut off."""
     if len(octets) < IPV4_MIN_LEN or octets[0] >> 4 != 4:
         raise WireError("not an IPv4 header")
     header_len = 4 * (octets[0] & 15)

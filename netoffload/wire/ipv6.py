@@ -34,11 +34,7 @@ class Ipv6:
 
 
 def parse_ipv6(octets: bytes) -> tuple[Ipv6, bytes]:
-    """Split a datagram into header and payload; octets after the payload length (Ethernet padding) are cut off.
-
-    Raises:
-        WireError: truncated, or not version 6.
-    """
+    """Split a datagram into header and payload; octets after the payload length (Ethernet padding) are cut off."""
     if len(octets) < IPV6_LEN or octets[0] >> 4 != 6:
         raise WireError("not an IPv6 header")
     end = IPV6_LEN + int.from_bytes(octets[4:6], "big")

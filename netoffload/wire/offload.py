@@ -112,9 +112,7 @@ def emit_block(block: Block, src: bytes, dst: bytes) -> bytes:
     """Return the octets after the IP header: IPComp header, block header, TCP header, payload.
 
     Args:
-        block: valid values; they are not checked.
         src: source address, 4 or 16 octets (the CRC covers it).
-        dst: destination address.
     """
     octets = bytearray(OVERHEAD)
     octets[NEXT_HEADER] = IPCOMP_NEXT_TCP
@@ -190,8 +188,6 @@ def nonce_of(octets: bytes, src: bytes, dst: bytes) -> int:
 
     Args:
         octets: the block, without damage and without MAC.
-        src: source address, 4 or 16 octets.
-        dst: destination address.
     """
     return _crc(octets, src, dst) ^ int.from_bytes(octets[CRC : CRC + 4], "big")
 

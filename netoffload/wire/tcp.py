@@ -66,11 +66,7 @@ class Tcp:
 
 
 def parse_tcp(octets: bytes) -> tuple[Tcp, bytes]:
-    """Split a segment into header and payload.
-
-    Raises:
-        WireError: truncated, or a data offset outside the segment.
-    """
+    """Split a segment into header and payload."""
     if len(octets) < TCP_MIN_LEN:
         raise WireError(f"segment of {len(octets)} octets is shorter than a TCP header")
     header_len = 4 * (octets[DATA_OFFSET] >> 4)

@@ -27,11 +27,7 @@ class Udp:
 
 
 def parse_udp(octets: bytes) -> tuple[Udp, bytes]:
-    """Split the octets after an IP header into header and payload; octets behind the datagram are left out.
-
-    Raises:
-        WireError: shorter than the header, or shorter than the header's length field.
-    """
+    """Split the octets after an IP header into header and payload; octets behind the datagram are left out."""
     if len(octets) < UDP_LEN:
         raise WireError(f"{len(octets)} octets are shorter than a UDP header")
     src, dst, length, checksum = (int.from_bytes(octets[at : at + 2], "big") for at in range(0, UDP_LEN, 2))

@@ -49,11 +49,7 @@ class Vnet:
 
 
 def parse_vnet(octets: bytes) -> tuple[Vnet, bytes]:
-    """Split the octets read from a device into header and frame.
-
-    Raises:
-        WireError: shorter than the header.
-    """
+    """Split the octets read from a device into header and frame."""
     if len(octets) < VNET_LEN:
         raise WireError(f"{len(octets)} octets are shorter than a virtio-net header")
     return Vnet(*_FORMAT.unpack_from(octets)), octets[VNET_LEN:]

@@ -1,5 +1,6 @@
 """What a process says while it compiles kernels."""
 
+import io
 import json
 import os
 import pty
@@ -37,22 +38,42 @@ def spoken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "EVERY_S", 0.001)
 
 
-def compiler(folder: Path | None) -> tuple[CompilationProgress, queue.Queue[str]]:
-    lines: queue.Queue[str] = queue.Queue()
+class Lines(io.StringIO):
+    """Takes the place of standard error; each line can be awaited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: queue.Queue[str] = queue.Queue()
+        self.get, self.empty = self._lines.get, self._lines.empty
+
+    def write(self, text: str) -> int:
+        if text.strip():
+            self._lines.put(text.removeprefix("netoffload: "))
+        return len(text)
+
+
+def listen(monkeypatch: pytest.MonkeyPatch) -> Lines:
+    """Take standard error; not a fixture, because pytest puts its own back between a fixture and its test."""
+    lines = Lines()
+    monkeypatch.setattr(sys, "stderr", lines)
+    return lines
+
+
+def compiler(folder: Path | None) -> CompilationProgress:
     made = CompilationProgress()
     made.folder = folder
-    made.report_to(lines.put)
-    return made, lines
+    return made
 
 
-def await_line(begin: str, lines: queue.Queue[str]) -> None:
+def await_line(begin: str, lines: Lines) -> None:
     while not lines.get(timeout=WAIT_S).startswith(begin):
         pass
 
 
 @pytest.mark.usefixtures("spoken")
-def test_lines_name_the_kernel_and_how_many_are_ready() -> None:
-    ours, lines = compiler(None)
+def test_lines_name_the_kernel_and_how_many_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = listen(monkeypatch)
+    ours = compiler(None)
     ours.begin("outer")
     ours.begin("inner")
     await_line("compiling kernels: 0 s, 0 ready, now inner ", lines)
@@ -65,7 +86,8 @@ def test_lines_name_the_kernel_and_how_many_are_ready() -> None:
 
 
 def test_short_compilations_say_nothing_until_they_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, lines = compiler(None)
+    lines = listen(monkeypatch)
+    ours = compiler(None)
     ours.begin("short")
     ours.end()
     assert lines.empty()
@@ -76,23 +98,24 @@ def test_short_compilations_say_nothing_until_they_add_up(monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("spoken")
-def test_of_processes_with_one_cache_one_speaks_at_a_time(tmp_path: Path) -> None:
-    first, lines = compiler(tmp_path)
-    second, others = compiler(tmp_path)
+def test_of_processes_with_one_cache_one_speaks_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = listen(monkeypatch)
+    first, second = compiler(tmp_path), compiler(tmp_path)
     first.begin("a")
     lines.get(timeout=WAIT_S)
     second.begin("b")
     for _ in range(20):
-        lines.get(timeout=WAIT_S)
-    assert others.empty()
+        assert "now a" in lines.get(timeout=WAIT_S)
     first.end()
-    assert "now b" in others.get(timeout=WAIT_S)
+    while "now b" not in lines.get(timeout=WAIT_S):
+        pass
     second.end()
 
 
 @pytest.mark.usefixtures("spoken")
-def test_a_cache_that_cannot_be_locked_silences_nobody(tmp_path: Path) -> None:
-    ours, lines = compiler(tmp_path / "none")
+def test_a_cache_that_cannot_be_locked_silences_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = listen(monkeypatch)
+    ours = compiler(tmp_path / "none")
     ours.begin("a")
     lines.get(timeout=WAIT_S)
     ours.end()
@@ -101,8 +124,7 @@ def test_a_cache_that_cannot_be_locked_silences_nobody(tmp_path: Path) -> None:
 @pytest.mark.skipif(jit.JIT_DISABLED, reason="needs compiled kernels")
 @pytest.mark.usefixtures("spoken")
 def test_numba_reports_what_it_compiles_and_no_call_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: queue.Queue[str] = queue.Queue()
-    monkeypatch.setattr(PROGRESS, "_report", lines.put)
+    lines = listen(monkeypatch)
     monkeypatch.setattr(PROGRESS, "_next_s", 0.0)
     monkeypatch.setattr(PROGRESS, "folder", None)
 

@@ -77,7 +77,7 @@ def test_what_the_system_refuses_is_one_line_and_leaves_nothing(arguments: list[
 @needs_root
 def test_ready_control_and_stop(wire: str, tmp_path: Path) -> None:
     from netoffload.control import request
-    from netoffload.engine.counters import MEANING
+    from netoffload.engine.counters import Counter
     from netoffload.errors import ControlError
 
     control = tmp_path / "nic.sock"
@@ -85,7 +85,7 @@ def test_ready_control_and_stop(wire: str, tmp_path: Path) -> None:
     with running_nic(words, stderr=subprocess.PIPE) as nic:
         info = request(control, "info")
         assert (info["pid"], info["codec"], info["bound_k"]) == (nic.pid, "inceptionn", 10)
-        assert len(request(control, "counters")["counters"]) == len(MEANING)
+        assert len(request(control, "counters")["counters"]) == len(Counter)
         assert request(control, "flows") == {"flows": []}
         assert request(control, "stop") == {}
         assert (nic.communicate(timeout=10)[1], nic.returncode) == ("", 0)

@@ -7,15 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netoffload.compiled.fields import be16, be32, be64, put_be16, put_be32
-from netoffload.engine.counters import MEANING, Counter, as_dict, make_counters
+from netoffload.engine.counters import Counter, as_dict, make_counters
 from netoffload.engine.network import pseudo_sum, put_datagram
 from netoffload.wire import checksum, ipv4, ipv6
 
 
 def test_every_counter_says_what_it_counts() -> None:
-    assert set(MEANING) == set(Counter)
     assert list(as_dict(make_counters())) == [counter.name.lower() for counter in Counter]
-    assert all(MEANING[counter].strip() for counter in Counter)
+    assert all(counter.meaning.strip() for counter in Counter)
 
 
 @given(word=st.integers(0, 2**32 - 1), half=st.integers(0, 2**16 - 1), at=st.integers(0, 3))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netoffload.compiled.jit import CACHE_DIR, JIT_DISABLED, inlined_with
-from netoffload.engine.sums import USABLE_LANES, crc32c, make_fold
+from netoffload.engine.sums import USABLE_LANES, crc32c, make_fold, ones_sum
 from netoffload.wire import checksum
 from tests.shared.commands import python
 
@@ -20,6 +20,13 @@ ALL_ONES = 0xFFFFFFFF
 def test_crc32c_is_the_defined_one(octets: bytes, at: int, start: int) -> None:
     array = np.frombuffer(bytes(at) + octets + bytes(8), np.uint8)
     assert crc32c(array, at, len(octets), start) == checksum.crc32c(octets, start)
+
+
+@given(octets=st.binary(max_size=99), at=st.integers(0, 3))
+def test_ones_sum_is_the_defined_one_with_its_octets_swapped(octets: bytes, at: int) -> None:
+    array = np.frombuffer(bytes(at) + octets + b"\1", np.uint8)
+    total = ones_sum(array, at, len(octets))
+    assert (total >> 8) | (total & 0xFF) << 8 == checksum.ones_sum(octets)
 
 
 @pytest.mark.parametrize("registers", [4, 5, 7, 8, 12, 15])

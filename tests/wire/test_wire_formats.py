@@ -124,6 +124,43 @@ def test_a_block_with_flags_that_bypass_is_refused() -> None:
         parse_block(emit_block(block, SRC, DST), SRC, DST)
 
 
+@pytest.mark.parametrize(("tcp_len", "is_refused"), [(16, True), (20, False), (40, False), (44, True)])
+def test_a_block_with_an_impossible_tcp_header_is_refused(tcp_len: int, is_refused: bool) -> None:
+    header = bytearray(emit_tcp(Tcp(1, 2, 3, 4, 0x10, 5), b""))
+    header[12] = tcp_len // 4 << 4
+    octets = emit_block(Block(1, 10, 0, 0, 4, 0, bytes(header), bytes(20)), SRC, DST)
+    if is_refused:
+        with pytest.raises(WireError, match=f"TCP header of {tcp_len} octets"):
+            parse_block(octets, SRC, DST)
+    else:
+        assert len(parse_block(octets, SRC, DST).tcp_header) == tcp_len
+
+
+@pytest.mark.parametrize(
+    ("floats", "half_bursts", "half_len", "fits"),
+    [(16, 0, 0, True), (16, 2, 5, True), (24, 3, 5, True), (23, 3, 5, False), (16, 2, 6, False)],
+)
+def test_a_half_that_is_larger_than_the_whole_is_refused(
+    floats: int, half_bursts: int, half_len: int, fits: bool
+) -> None:
+    header = emit_tcp(Tcp(1, 2, 3, 4, 0x10, 5), b"")
+    block = Block(1, 10, 1, 2, 1 + 4 * floats + 2, 0, header, bytes(1 + 5 + 2), half_bursts, half_len)
+    octets = emit_block(block, SRC, DST)
+    if fits:
+        assert parse_block(octets, SRC, DST) == block
+    else:
+        with pytest.raises(WireError, match="lengths contradict"):
+            parse_block(octets, SRC, DST)
+
+
+def test_a_datagram_may_be_a_header_alone() -> None:
+    ip = Ipv4(0, 1, 0, 64, 6, SRC, DST)
+    assert len(emit_ipv4(ip, b"")) == 20
+    assert parse_ipv4(emit_ipv4(ip, b"")) == (ip, b"")
+    with pytest.raises(WireError, match="not an IPv4 header"):
+        parse_ipv4(emit_ipv4(ip, b"")[:19])
+
+
 def _parse_block(octets: bytes) -> Block:
     return parse_block(octets, SRC, DST)
 

@@ -227,6 +227,11 @@ def test_what_the_engines_are_made_of() -> None:
     assert hardware.Compressor.circuit.width_bits == 3 * 256 + 520
     # Rows of the levels: 3, 4, 5; of the register: 5.
     assert hardware.Compressor.circuit.multiplexers == (3 + 4 + 5) * 256 + 5 * 520
+    # A beat enters behind 0 to 33 octets, a burst leaves with 0 to 32, a lane's code begins 0 to 4 octets per lane on.
+    assert hardware.Decompressor.circuit.register_bits == 520
+    assert hardware.Decompressor.circuit.width_bits == 520 + 520 + 32 * sum(range(1, 9))
+    rows = (0, 3, 4, 4, 5, 5, 5, 5)
+    assert hardware.Decompressor.circuit.multiplexers == (6 + 6) * 520 + sum(32 * (i + 1) * rows[i] for i in range(8))
 
 
 def test_every_reason_to_wait_says_what_it_is() -> None:
