@@ -31,7 +31,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
@@ -39,7 +38,7 @@ from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, wit
 from netoffload.codec.scalar import LIMITS, MAGNITUDE_BITS, Limits, bounded_lane, decode_lane
 from netoffload.codec.vectors import I8, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
-from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
+from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
 from netoffload.compiled.jit import JIT_DISABLED, inline_kernel, inlined_with
 from netoffload.compiled.octets import (
     bit_length,
@@ -316,15 +315,11 @@ else:
     def _of_word(emit: Callable[[Builder, Value], Value]) -> Any:
         """Return a function from a word to a word: eight octets side by side."""
 
-        @intrinsic
-        def of_word(typing_context: TypingContext, word: NumbaType) -> Intrinsic:
-            def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-                result = emit(builder, builder.bitcast(args[0], _OCTETS))
-                return builder.bitcast(result, I64) if result.type == _OCTETS else result
+        def of_word(builder: Builder, word: Value) -> Value:
+            result = emit(builder, builder.bitcast(word, _OCTETS))
+            return builder.bitcast(result, I64) if result.type == _OCTETS else result
 
-            return types.int64(types.int64), codegen
-
-        return of_word
+        return emits(types.int64, types.int64)(of_word)
 
     def _emit_fields(builder: Builder, codes: Value) -> Value:
         less = builder.shl(builder.sub(builder.and_(codes, _all(127)), _all(1)), _all(1))
@@ -421,29 +416,17 @@ class _Leaves(NamedTuple):
 
     squeeze: Callable[[int, int], int]
     spread: Callable[[int, int], int]
-    mask_burst: Callable[..., int]
-    mask_part: Callable[..., int]
-    code_burst: Callable[..., int]
-    code_part: Callable[..., int]
-    decode_burst: Callable[..., int]
+    mask_burst: Callable[[Uint8Array, int, int, int], int]
+    mask_part: Callable[[Uint8Array, int, int, int], int]
+    code_burst: Callable[[Uint8Array, int, int, Limits, int, Uint8Array, int], int]
+    code_part: Callable[[Uint8Array, int, int, Limits, int, Uint8Array, int], int]
+    decode_burst: Callable[[int, int, np.float32, Uint8Array, int], int]
 
 
 def groups_by_bursts(isa: Isa) -> Groups:
     """Return primitives that handle one burst after the other."""
     leaves = _interpreted_leaves() if JIT_DISABLED else _emitted_leaves(isa)
-    spread = leaves.spread
-
-    @inlined_with
-    def read_masks(payload: Uint8Array, at: int) -> tuple[int, int, int]:
-        present = u8(payload, at)
-        there = spread(load_u64(payload, at + 1), present)
-        return present, there, int(octets_there(there) == present)
-
-    return Groups(_putter(leaves), read_masks, _getter(leaves))
-
-
-def _putter(leaves: _Leaves) -> GroupPutter:
-    squeeze, _, mask_burst, mask_part, code_burst, code_part, _ = leaves
+    squeeze, spread, mask_burst, mask_part, code_burst, code_part, decode_burst = leaves
 
     @inlined_with
     def put(
@@ -481,11 +464,11 @@ def _putter(leaves: _Leaves) -> GroupPutter:
             wholes |= (planes >> 8) << lanes - rest
         return fields_at - at + _pack_codes(target, fields_at, sums >> 56 & 0xFF), there, longs, wholes
 
-    return put
-
-
-def _getter(leaves: _Leaves) -> GroupGetter:
-    decode_burst = leaves.decode_burst
+    @inlined_with
+    def read_masks(payload: Uint8Array, at: int) -> tuple[int, int, int]:
+        present = u8(payload, at)
+        there = spread(load_u64(payload, at + 1), present)
+        return present, there, int(octets_there(there) == present)
 
     @inlined_with
     def get(
@@ -514,103 +497,58 @@ def _getter(leaves: _Leaves) -> GroupGetter:
             in32 |= (escapes >> 8) << LANES * burst
         return in16, in32, union >> width - 1
 
-    return get
+    return Groups(put, read_masks, get)
 
 
 def _emitted_leaves(isa: Isa) -> _Leaves:
-    return _Leaves(
-        _mover(isa.squeeze),
-        _mover(isa.spread),
-        _masker(full=True),
-        _masker(full=False),
-        _coder(isa, full=True),
-        _coder(isa, full=False),
-        _decoder(isa),
-    )
+    mover = emits(types.int64, types.int64, types.int64)
+
+    @emits(types.int64, types.int64, types.int64, types.float32, ARRAY, types.int64)
+    def decode_burst(
+        builder: Builder, codes: Value, mask: Value, unit8: Value, target: Value, target_at: Value
+    ) -> Value:
+        octets = builder.bitcast(isa.spread(builder, codes, mask), _OCTETS)
+        top = builder.shl(builder.zext(octets, WORDS), words(24))
+        vectors.store(builder, vectors.floats_of_tops8(builder, top, unit8), target, target_at)
+        marks = (builder.icmp_unsigned("==", octets, _all(mark)) for mark in (ESCAPE16, ESCAPE32))
+        in16, in32 = (vectors.bits_of_plane(builder, mark) for mark in marks)
+        return builder.or_(in16, builder.shl(builder.and_(in32, mask), I64(8)))
+
+    maskers, coders = (_masker(full=True), _masker(full=False)), (_coder(isa, full=True), _coder(isa, full=False))
+    return _Leaves(mover(isa.squeeze), mover(isa.spread), *maskers, *coders, decode_burst)
 
 
-def _mover(move: Callable[[Builder, Value, Value], Value]) -> Callable[[int, int], int]:
-    @intrinsic
-    def moved(typing_context: TypingContext, word: NumbaType, mask: NumbaType) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            return move(builder, *args)
-
-        return types.int64(types.int64, types.int64), codegen
-
-    return moved
-
-
-def _masker(*, full: bool) -> Callable[[Uint8Array, int, int, int], int]:
-    @intrinsic
-    def mask_burst(
-        typing_context: TypingContext, source: NumbaType, at: NumbaType, floats: NumbaType, smallest: NumbaType
-    ) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            octets = vectors.octets_of(context, builder, signature.args[0], args[0])
-            there = None if full else vectors.lanes_below(builder, args[2], LANES)
-            magnitude = builder.and_(vectors.load_lanes(builder, octets, args[1], LANES, there), words(MAGNITUDE_BITS))
-            (limit,) = vectors.spread(builder, [args[3]])
-            return vectors.bits_of_plane(builder, builder.icmp_signed(">=", magnitude, limit))
-
-        return types.int64(source, types.int64, types.int64, types.int64), codegen
+def _masker(*, full: bool) -> Any:
+    @emits(types.int64, ARRAY, types.int64, types.int64, types.int64)
+    def mask_burst(builder: Builder, source: Value, at: Value, floats: Value, smallest: Value) -> Value:
+        there = None if full else vectors.lanes_below(builder, floats, LANES)
+        magnitude = builder.and_(vectors.load_lanes(builder, source, at, LANES, there), words(MAGNITUDE_BITS))
+        (limit,) = vectors.spread(builder, [smallest])
+        return vectors.bits_of_plane(builder, builder.icmp_signed(">=", magnitude, limit))
 
     return mask_burst
 
 
-def _coder(isa: Isa, *, full: bool) -> Callable[[Uint8Array, int, int, Limits, int, Uint8Array, int], int]:
-    # Eight parameters: the first is Numba's.
-    @intrinsic
+def _coder(isa: Isa, *, full: bool) -> Any:
+    @emits(types.int64, ARRAY, types.int64, types.int64, LIMITS, types.int64, ARRAY, types.int64)
     def code_burst(
-        typing_context: TypingContext,
-        source: NumbaType,
-        at: NumbaType,
-        floats: NumbaType,
-        limits: NumbaType,
-        mask: NumbaType,
-        target: NumbaType,
-        target_at: NumbaType,
-    ) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            source, target = (vectors.octets_of(context, builder, signature.args[i], args[i]) for i in (0, 5))
-            there = None if full else vectors.lanes_below(builder, args[2], LANES)
-            word = vectors.load_lanes(builder, source, args[1], LANES, there)
-            limits = [builder.extract_value(args[3], index) for index in range(len(LIMITS))]
-            planes, codes = vectors.bounded_octets(builder, word, limits)
-            vectors.store(builder, isa.squeeze(builder, builder.bitcast(codes, I64), args[4]), target, args[6])
-            longs, wholes = (vectors.bits_of_plane(builder, plane) for plane in planes[1:])
-            return builder.or_(longs, builder.shl(wholes, I64(8)))
-
-        arguments = (source, types.int64, types.int64, LIMITS, types.int64, target, types.int64)
-        return types.int64(*arguments), codegen
+        builder: Builder,
+        source: Value,
+        at: Value,
+        floats: Value,
+        limits: Value,
+        mask: Value,
+        target: Value,
+        target_at: Value,
+    ) -> Value:
+        there = None if full else vectors.lanes_below(builder, floats, LANES)
+        word = vectors.load_lanes(builder, source, at, LANES, there)
+        planes, codes = vectors.bounded_octets(builder, word, vectors.members(builder, limits))
+        vectors.store(builder, isa.squeeze(builder, builder.bitcast(codes, I64), mask), target, target_at)
+        longs, wholes = (vectors.bits_of_plane(builder, plane) for plane in planes[1:])
+        return builder.or_(longs, builder.shl(wholes, I64(8)))
 
     return code_burst
-
-
-def _decoder(isa: Isa) -> Callable[..., int]:
-    @intrinsic
-    def decode_burst(
-        typing_context: TypingContext,
-        codes: NumbaType,
-        mask: NumbaType,
-        unit8: NumbaType,
-        target: NumbaType,
-        target_at: NumbaType,
-    ) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            target = vectors.octets_of(context, builder, signature.args[3], args[3])
-            octets = ir.VectorType(I8, LANES)
-            codes = builder.bitcast(isa.spread(builder, args[0], args[1]), octets)
-            top = builder.shl(builder.zext(codes, WORDS), words(24))
-            vectors.store(builder, vectors.floats_of_tops8(builder, top, args[2]), target, args[4])
-            marks = (
-                builder.icmp_unsigned("==", codes, ir.Constant(octets, [mark] * LANES)) for mark in (ESCAPE16, ESCAPE32)
-            )
-            in16, in32 = (vectors.bits_of_plane(builder, mark) for mark in marks)
-            return builder.or_(in16, builder.shl(builder.and_(in32, args[1]), I64(8)))
-
-        return types.int64(types.int64, types.int64, types.float32, target, types.int64), codegen
-
-    return decode_burst
 
 
 def _interpreted_leaves() -> _Leaves:

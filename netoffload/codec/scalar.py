@@ -11,10 +11,9 @@ from typing import Final, TypeAlias
 
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
-from netoffload.codec_specs import TAGGED, CodecId, Tagged
-from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
+from netoffload.codec_specs import Tagged
+from netoffload.compiled.emitted import Builder, Value, emits
 from netoffload.compiled.emitted import held as emit_held
 from netoffload.compiled.jit import JIT_DISABLED, inline_kernel, inlined_with
 from netoffload.compiled.octets import bits_float32, float32_bits
@@ -60,18 +59,14 @@ if JIT_DISABLED:
 
 else:
 
-    @intrinsic
-    def held(typing_context: TypingContext, number: NumbaType) -> Intrinsic:
+    @emits(types.int64, types.int64)
+    def held(builder: Builder, number: Value) -> Value:
         """Return the number, with its value hidden from LLVM.
 
         LLVM loads a constant that it knows from memory for every burst, each time with an instruction of ten octets for
         the address, although registers are free. It keeps a value that it does not know in a register.
         """
-
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            return emit_held(builder, args[0])
-
-        return types.int64(types.int64), codegen
+        return emit_held(builder, number)
 
 
 @inline_kernel
@@ -133,9 +128,6 @@ def unit8_of(form: Tagged) -> Callable[[int], np.float32]:
         return np.float32(1.0) / np.float32(1 << (places + places_per_k * bound_k))
 
     return unit8
-
-
-bounded_unit8: Final = unit8_of(TAGGED[CodecId.BOUNDED])
 
 
 @inline_kernel

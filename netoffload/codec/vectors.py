@@ -19,7 +19,7 @@ from llvmlite import ir
 from netoffload.codec.bursts import LANES
 from netoffload.codec.escapes import ESCAPE16, ESCAPE32
 from netoffload.codec.scalar import MAGNITUDE_BITS, ONE_BITS, ROUNDS_TO_ONE
-from netoffload.compiled.emitted import Builder, Context, LlvmType, NumbaType, Value
+from netoffload.compiled.emitted import Builder, LlvmType, Value
 
 PlanesAndCodes: TypeAlias = tuple[list[Value], Value]
 
@@ -60,10 +60,9 @@ def words(*values: int, lanes: int = LANES) -> ir.Constant:
     return ir.Constant(ir.VectorType(I32, lanes), list(values) * (lanes // len(values)))
 
 
-def octets_of(context: Context, builder: Builder, kind: NumbaType, array: Value) -> Value:
-    """Return the address of an array's first octet."""
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(data, I8.as_pointer())
+def members(builder: Builder, numbers: Value) -> list[Value]:
+    """Return the members of a tuple."""
+    return [builder.extract_value(numbers, index) for index in range(len(numbers.type))]
 
 
 def place(builder: Builder, octets: Value, at: Value, pointee: LlvmType) -> Value:
