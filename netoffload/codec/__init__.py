@@ -83,11 +83,7 @@ CODECS: Final = MappingProxyType({codec_id: Codec(codec_id, reference.oracle_of(
 
 
 def get(name: str) -> Codec:
-    """Return the codec with the name ``name``.
-
-    Raises:
-        UsageError: no such codec.
-    """
+    """Return the codec with a name, or raise :class:`~netoffload.errors.UsageError`."""
     return CODECS[CodecId[check_choice("codec", name, NAMES).upper()]]
 
 

@@ -70,12 +70,12 @@ def usable_kernels() -> list[str]:
 
 def _choose() -> str:
     usable = usable_kernels()
-    asked = os.environ.get(ENV_KERNEL) or usable[0]
-    if asked not in CPU_FEATURES:
-        raise UsageError(f"{ENV_KERNEL}={asked!r} is unknown: choose from {', '.join(CPU_FEATURES)}")
-    if asked not in usable:
-        raise UsageError(f"{ENV_KERNEL}={asked} needs {', '.join(CPU_FEATURES[asked])}, or NUMBA_DISABLE_JIT is set")
-    return asked
+    name = os.environ.get(ENV_KERNEL) or usable[0]
+    if name not in CPU_FEATURES:
+        raise UsageError(f"{ENV_KERNEL}={name!r} is unknown: choose from {', '.join(CPU_FEATURES)}")
+    if name not in usable:
+        raise UsageError(f"{ENV_KERNEL}={name} needs {', '.join(CPU_FEATURES[name])}, or NUMBA_DISABLE_JIT is set")
+    return name
 
 
 KERNEL: Final = _choose()
@@ -183,11 +183,7 @@ def _fixed_kernels(name: str, form: Cut) -> Kernels:
 
 @functools.cache
 def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
-    """Return the kernels of a codec in one of the variants.
-
-    Raises:
-        UsageError: a codec with tags and without arithmetic.
-    """
+    """Return the kernels of a codec in one of the variants."""
     spec = SPECS[codec_id]
     if isinstance(spec.form, Tagged):
         return _tagged_kernels(codec_id, spec.form, variant)
@@ -218,12 +214,9 @@ def codec_for(codec_id: int, understood: int) -> int:
 
 
 def _by_id(kind: str, arguments: str, otherwise: str) -> Callable[..., Any]:
-    """Return the kernel that calls a kernel of a codec by its id: generated code with a chain of comparisons.
+    """Return the kernel that calls a codec's kernel of this kind by its id, in a chain of comparisons.
 
-    Args:
-        kind: the field of :class:`Kernels` with the kernels to call.
-        arguments: their arguments, of which ``parameter`` is made from the bound.
-        otherwise: the result for an unknown id.
+    ``parameter`` among the arguments is made from the bound. ``otherwise`` is the result for an unknown id.
     """
     names: dict[str, Any] = {"__name__": __name__, "MALFORMED": MALFORMED}
     lines = [f"def {kind}(codec_id, {arguments.replace('parameter', 'bound_k')}):"]
@@ -240,41 +233,22 @@ def _by_id(kind: str, arguments: str, otherwise: str) -> Callable[..., Any]:
 encode_fit: Final = _by_id("encode", _ENCODE, "0, 0")
 """Encode as many of ``count`` floats as fit into ``capacity`` octets: whole bursts, but for the last of the floats.
 
-Args:
-    codec_id: a :class:`~netoffload.codec_specs.CodecId`.
-    source: uint8 array; the floats start at ``source_at`` and need no alignment.
-    source_at: first octet of the first float.
-    count: floats to encode.
-    bound_k: the error bound is 2**-bound_k; codecs without tags ignore it.
-    target: uint8 array for the payload; see the contract for its slack.
-    target_at: where the payload starts.
-    capacity: the most octets that the payload may have.
-    classes: int64[4], to which the call adds the floats per class (0, 8, 16, 32 bits).
-
-Returns:
-    Floats encoded, octets written; 0 and 0 for an unknown id.
+The floats need no alignment. Source and target are uint8 arrays; the contract says what slack they need. The call adds
+the floats per class (0, 8, 16, 32 bits) to ``classes``, int64[4]. It returns floats encoded and octets written, 0 and 0
+for an unknown id.
 """
 
 decode: Final = _by_id("decode", _DECODE, "MALFORMED")
 """Decode ``count`` floats and return the octets read; ``MALFORMED`` for a bad payload or an unknown id.
 
-Args:
-    codec_id: a :class:`~netoffload.codec_specs.CodecId`.
-    payload: uint8 array; see the contract for its slack.
-    payload_at: where the payload starts.
-    available: the most octets that the payload may have.
-    count: floats to decode.
-    bound_k: the error bound is 2**-bound_k.
-    target: uint8 array for the floats; see the contract.
-    target_at: where the floats start.
+The payload, at most ``available`` octets, and the target are uint8 arrays with the slack of the contract.
 """
 
 decode_halves: Final = _by_id("decode_halves", _HALVES, "MALFORMED")
 """Decode a payload whose middle is known; otherwise like :func:`decode`.
 
-Args:
-    middle: a :class:`~netoffload.codec.bursts.Middle`, its octets at most ``available``, its floats at most ``count``.
-        The result is ``MALFORMED`` if no burst starts there.
+The middle's octets are at most ``available``, its floats at most ``count``. The result is ``MALFORMED`` if no burst
+starts there.
 """
 
 round_trip: Final = _by_id("round_trip", _ROUND, f"of_{CodecId.NONE:d}(source, bound_k, target)")

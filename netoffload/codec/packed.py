@@ -1,20 +1,8 @@
-"""The packed codec: one body for every CPU.
-
-A group is 64 floats, the last one of a payload perhaps fewer. Groups of zeros become runs::
-
-    burst mask               1 octet, not 0: bit i, burst i (8 floats) has a float that is not 0
-    lane masks               1 octet per such burst: bit i, lane i is not 0
-    width and fields         from the low end: 3 bits for the width less 1, a field per float that is not 0, zeros up
-                             to a whole octet; before fields of 8 bits the first octet is 0x07
-    16 bits                  2 octets, little-endian, per field ``FIELD16``
-    32 bits                  4 octets per field ``FIELD32``
-
-    0x00, then an octet z    z + 1 groups of zeros, 1 to 256; the last group of a payload may be shorter
+"""The packed codec: one body for every CPU. ``netoffload.codec`` describes the groups.
 
 Each float that is not 0 has a *code* of an octet: the 8-bit form of ``bounded``, or ``ESCAPE16`` or ``ESCAPE32``, which
-are the 8-bit codes of -0 and +0. A field is 2 * (magnitude - 1) + sign of the code. ``FIELD16`` and ``FIELD32`` mark
-escapes, so a group with an escape has fields of 8 bits. An encoder takes the least width and the longest run of zeros;
-a decoder refuses any other payload.
+are the 8-bit codes of -0 and +0. A field is 2 * (magnitude - 1) + sign of the code, so escapes become ``FIELD16`` and
+``FIELD32``, and their group has fields of 8 bits. A run of groups of zeros is 0x00 and an octet, their number less 1.
 
 Instruction sets differ in three primitives (:class:`Groups`): to write masks and fields of a group, to read its masks,
 and to read its fields. Escapes, runs, checks and what does not fit are the same for all. AVX-512 holds a group in
@@ -73,8 +61,8 @@ _LOW32: Final = 0xFFFFFFFF
 _EVERY16: Final = 0x0001000100010001
 _EVERY32: Final = 0x0000000100000001
 GroupPutter: TypeAlias = Callable[[Uint8Array, int, int, Limits, Uint8Array, int], tuple[int, int, int, int]]
-"""Writes masks and fields: source, its place, floats (1 to 64), limits, target, its place. Returns their octets, and
-which floats are not 0, take 16 bits or more, and take 32. Of a group of zeros only the second result counts."""
+"""Writes masks and fields of 1 to 64 floats. Returns their octets, and which floats are not 0, take 16 bits or more,
+and take 32. Of a group of zeros only the second result counts."""
 
 MaskReader: TypeAlias = Callable[[Uint8Array, int], tuple[int, int, int]]
 """Reads the masks at a place: the burst mask, which of 64 floats are not 0, and whether every lane mask has a bit."""
@@ -82,8 +70,8 @@ MaskReader: TypeAlias = Callable[[Uint8Array, int], tuple[int, int, int]]
 GroupGetter: TypeAlias = Callable[
     [Uint8Array, int, tuple[int, int, int], np.float32, Uint8Array, int], tuple[int, int, int]
 ]
-"""Stores the floats of the fields at a place, 0 for an escape: payload, place, (width, which floats are not 0, floats),
-unit8, target, its place. Returns which are escapes to 16 and to 32 bits, and whether a field needs all bits."""
+"""Stores the floats of the fields at a place, 0 for an escape, of a group: (width, which floats are not 0, floats).
+Returns which are escapes to 16 and to 32 bits, and whether a field needs all bits."""
 
 
 class Groups(NamedTuple):

@@ -99,11 +99,7 @@ def pack(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
 
 
 def unpack(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
-    """Return (tags, codes) of the ``count`` floats in ``payload``.
-
-    Raises:
-        CodecError: the tags and the length contradict each other.
-    """
+    """Return (tags, codes) of the ``count`` floats in ``payload``."""
     octets = payload.tobytes()
     tags = np.zeros(count, np.uint8)
     codes = np.zeros(count, np.uint32)
@@ -168,11 +164,7 @@ def _escapes(lanes: Lanes) -> bytes:
 
 
 def unpack_groups(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
-    """Return (tags, codes) of the ``count`` floats in groups and runs.
-
-    Raises:
-        CodecError: no encoder makes these octets of ``count`` floats.
-    """
+    """Return (tags, codes) of the ``count`` floats in groups and runs."""
     octets = iter(payload.tobytes())
     tags = np.zeros(count, np.uint8)
     codes = np.zeros(count, np.uint32)
@@ -220,11 +212,10 @@ def _fields(octets: Iterator[int], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Oracle:
-    """The slow definition of a codec.
+    """The slow definition of a codec; ``decode`` raises :class:`~netoffload.errors.CodecError`.
 
-    ``encode`` and ``round_trip`` take (values, bound_k), ``decode`` takes (payload, count, bound_k). A codec with tags
-    or groups also has ``compress`` and ``decompress``, which make and read tags and codes. These two are fast enough to
-    run on all float32 values.
+    A codec with tags or groups also has ``compress`` and ``decompress``, which make and read tags and codes. These two
+    are fast enough to run on all float32 values.
     """
 
     encode: Callable[[Float32Array, int], Uint8Array]
@@ -295,11 +286,7 @@ ORACLES: Final = {
 
 
 def oracle_of(codec_id: CodecId) -> Oracle:
-    """Return the slow definition of a codec.
-
-    Raises:
-        UsageError: the codec has no oracle.
-    """
+    """Return the slow definition of a codec."""
     form = SPECS[codec_id].form
     if type(form) is Cut:
         return truncating(form.bits)

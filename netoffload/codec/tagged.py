@@ -32,17 +32,14 @@ from netoffload.compiled.octets import load_u16, load_u32, store_u16, store_u32,
 
 
 class Arithmetic(NamedTuple):
-    """What the codecs differ in.
-
-    Attributes:
-        limits: from the bound k to the limits of the classes.
-        magnitudes: emits the code that classifies lanes and rounds them.
-        lane: the same for one float.
-    """
+    """What the codecs differ in."""
 
     limits: Callable[[int], Limits]
+    """From the bound k to the limits of the classes."""
     magnitudes: Coder
+    """Emits the code that classifies lanes and rounds them."""
     lane: LaneCoder
+    """The same for one float."""
 
 
 ARITHMETIC: Final = {
@@ -52,14 +49,13 @@ ARITHMETIC: Final = {
 """The tagged codecs."""
 
 BurstsEncoder: TypeAlias = Callable[[Uint8Array, int, int, Limits, Uint8Array, int], tuple[int, int, int]]
-"""Stores one burst or two: source, its place, floats, limits, target, its place. Returns octets, lanes of 16 bits or
-more, and lanes of 32 bits."""
+"""Stores one burst or two. Returns octets, lanes of 16 bits or more, and lanes of 32 bits."""
 
 BurstDecoder: TypeAlias = Callable[[Uint8Array, int, int, np.float32, Uint8Array, int], None]
-"""Stores the floats of a burst: payload, place of the tag word, tag word, unit8, target, its place."""
+"""Stores the floats of the burst with a tag word."""
 
 BurstRounder: TypeAlias = Callable[[Uint32Array, int, int, Limits, np.float32, Uint32Array], None]
-"""Stores the round trip of up to eight floats: source, octets before them, floats, limits, unit8, target."""
+"""Stores the round trip of up to eight floats."""
 
 _LENGTHS: Final = np.array(
     [sum((0, 1, 2, 4)[tags >> 2 * lane & 3] for lane in range(4)) for tags in range(256)], np.uint8
