@@ -18,7 +18,7 @@ from netoffload.codec.kernels import KERNEL
 COMMIT_DIGITS: Final = 10
 
 UNKNOWN: Final = "unknown"
-"""A value that nobody knows: a version, a machine, a key that older records lack."""
+"""A version, a machine, or a key that older records lack."""
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -28,11 +28,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def system_versions(mpi_library: str | None = None) -> dict[str, str]:
-    """Return :func:`versions`, and those of the Linux kernel and of MPI, and the variant of the codec's kernels.
-
-    Args:
-        mpi_library: the text of ``MPI.Get_library_version()``, of which the first line is taken. None: no MPI.
-    """
+    """Return :func:`versions`, and those of Linux, of ``MPI.Get_library_version()``, and of the codec's kernels."""
     mpi = {} if mpi_library is None else {"mpi": " ".join(mpi_library.split("\n")[0].strip("\0").split())}
     return versions() | mpi | {"kernel": platform.release(), "codec_kernel": KERNEL}
 
