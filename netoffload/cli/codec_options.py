@@ -11,6 +11,5 @@ from netoffload import config
 _NAMES: Final = ", ".join(config.CODECS)
 
 Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND, 1..16.")]
-Bounds = Annotated[list[int] | None, typer.Option("--bound", help="Error bound 2^-BOUND; repeat for several.")]
 NicCodec = Annotated[str, typer.Option(help=f"Codec of the NICs: {_NAMES}.")]
 Codecs = Annotated[list[str] | None, typer.Option("--codec", help=f"{_NAMES}; repeat for several.", show_default=False)]

@@ -255,24 +255,19 @@ def truncating(kept_bits: int) -> Oracle:
     """Return the oracle of a codec that keeps the ``kept_bits`` (8, 10, 16 or 32) most significant bits."""
     mask = np.uint32(0xFFFFFFFF >> (32 - kept_bits) << (32 - kept_bits))
 
-    def encode(values: Float32Array, bound_k: int) -> Uint8Array:
-        del bound_k
-        words = np.zeros(-(-values.size // 8) * 8, np.uint32)
-        words[: values.size] = values.view(np.uint32) >> (32 - kept_bits)
-        bursts = [sum(int(word) << kept_bits * i for i, word in enumerate(burst)) for burst in words.reshape(-1, 8)]
-        return np.frombuffer(b"".join(burst.to_bytes(kept_bits, "little") for burst in bursts), np.uint8)
+    def encode(values: Float32Array, _bound_k: int) -> Uint8Array:
+        padded = np.pad(values, (0, -values.size % 8))
+        bits = np.unpackbits(padded.view(np.uint8), bitorder="little").reshape(-1, 32)
+        return np.packbits(bits[:, 32 - kept_bits :], bitorder="little")
 
-    def decode(payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
-        del bound_k
+    def decode(payload: Uint8Array, count: int, _bound_k: int) -> Float32Array:
         if payload.size != -(-count // 8) * kept_bits:
             raise CodecError(f"payload of {payload.size} octets does not hold {count} floats")
-        bursts = [int.from_bytes(burst.tobytes(), "little") for burst in payload.reshape(-1, kept_bits)]
-        codes = [burst >> kept_bits * i & ((1 << kept_bits) - 1) for burst in bursts for i in range(8)]
-        words = np.array(codes, np.uint64).astype(np.uint32) << np.uint32(32 - kept_bits)
-        return words[:count].view(np.float32)
+        kept = np.unpackbits(payload, bitorder="little").reshape(-1, kept_bits)
+        bits = np.pad(kept, ((0, 0), (32 - kept_bits, 0)))
+        return np.packbits(bits, bitorder="little").view(np.float32)[:count]
 
-    def round_trip(values: Float32Array, bound_k: int) -> Float32Array:
-        del bound_k
+    def round_trip(values: Float32Array, _bound_k: int) -> Float32Array:
         return (values.view(np.uint32) & mask).view(np.float32)
 
     return Oracle(encode, decode, round_trip)
