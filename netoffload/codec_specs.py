@@ -24,8 +24,6 @@ checks in ``verify`` and ``fuzz``: six files.
 This module imports only the standard library, so the command line can name codecs without compiling.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ sizes and error bounds, and numbers on which several layers must agree. A value 
 :class:`~netoffload.errors.UsageError` that names accepted values; no value falls back to a default.
 """
 
-from __future__ import annotations
-
 import enum
 import os
 import re

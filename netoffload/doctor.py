@@ -4,8 +4,6 @@ It tries kernel objects in a network namespace without a name, which disappears 
 it saw and, if something is missing, what to do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import importlib.util

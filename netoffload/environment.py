@@ -3,8 +3,6 @@
 Records name them, because figures from unknown machines cannot be compared.
 """
 
-from __future__ import annotations
-
 import platform
 from importlib import metadata, util
 from pathlib import Path

@@ -8,8 +8,6 @@ of foreign error (``OSError``, ``NetlinkError``, MPI exceptions) becomes one of 
 traceback.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 

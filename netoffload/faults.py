@@ -5,8 +5,6 @@ command line, the testbed's plan and the NIC process read it with :func:`parse_f
 :meth:`FaultSettings.text`. ``netoffload_daemon.faults`` applies the faults to frames.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A JSON line has ``time`` (UTC, RFC 3339), ``level`` (``info``, ``warning``, ``er
 and ``message`` (for people), and the fields of its event. A traceback is a field, so that every line is one object.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import sys

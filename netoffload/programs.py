@@ -1,7 +1,5 @@
 """Set-up for this project's own programs; programs that only use the package do not get it."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 

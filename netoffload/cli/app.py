@@ -1,7 +1,5 @@
 """The application object. Only this module turns an error into a line and an exit code."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

@@ -1,7 +1,5 @@
 """``--codec`` and ``--bound`` for commands other than those that start a NIC."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import typer

@@ -1,7 +1,5 @@
 """``netoffload example``: the whole programs that come with this package."""
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Groups of options: a command's function has one parameter, and the command line has an option for each field."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """The tables of ``--help``: in a narrow terminal typer's would end names of options, and long words, in "…"."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Final
 

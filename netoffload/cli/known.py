@@ -5,8 +5,6 @@ module ``offers`` has what it adds to commands of the product. Where the folder 
 ``scripts/generate`` writes the tables from the commands themselves.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import pkgutil

@@ -1,7 +1,5 @@
 """``netoffload manual``: the manual pages, made from the commands."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path

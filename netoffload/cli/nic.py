@@ -1,7 +1,5 @@
 """``netoffload nic``: one NIC in the foreground; ``warmup``: compile its kernels beforehand; ``unit``: for systemd."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

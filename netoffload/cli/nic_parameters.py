@@ -1,7 +1,5 @@
 """NIC options as parameters of commands: a function takes one ``nic``, its command shows an option per field."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any
 

@@ -65,8 +65,6 @@ the decoder at the edge of memory. ``netoffload.lab.bench`` measures speed, rati
 sets up Numba.
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import Final
 

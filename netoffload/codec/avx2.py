@@ -7,8 +7,6 @@ of eight octets.
 Lemire, Kurz, Rupp: Stream VByte: Faster byte-oriented integer compression (2018).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

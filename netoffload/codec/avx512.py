@@ -20,8 +20,6 @@ lane masks and a population count, once per 64 floats, so it does not limit deco
 Only imported where the CPU has the instructions: LLVM aborts the process otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 

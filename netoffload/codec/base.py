@@ -1,7 +1,5 @@
 """A codec: three functions from arrays to arrays, an oracle, and a number on the wire."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

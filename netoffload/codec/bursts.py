@@ -14,8 +14,6 @@ kernel                  contract
 ======================  ==============================================================================
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from netoffload.compiled.arrays import Int64Array

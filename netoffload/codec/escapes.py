@@ -4,8 +4,6 @@
 the kernels writes and reads escapes one by one.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from netoffload.codec.bursts import MALFORMED

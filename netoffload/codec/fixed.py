@@ -13,8 +13,6 @@ Bits that are cut off come back as 0, so a NaN whose remaining mantissa is 0 com
 no error bound. The lanes beyond the last float of the last burst are 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

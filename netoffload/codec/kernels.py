@@ -5,8 +5,6 @@ one that the CPU can run is used, or the one that ``NETOFFLOAD_KERNEL`` names. A
 ``netoffload.codec.bursts`` is their contract.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os

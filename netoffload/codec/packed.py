@@ -11,8 +11,6 @@ They squeeze the codes of a burst together and spread them again in a word of 64
 a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 

@@ -7,8 +7,6 @@ Octets are squeezed together and spread in a word of 64 bits, in three steps: ea
 places. Tables have the octets that move and those that stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

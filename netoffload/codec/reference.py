@@ -3,8 +3,6 @@
 This is the specification, so it is kept simple: Python integers build the burst format, one burst at a time.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

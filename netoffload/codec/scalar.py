@@ -4,8 +4,6 @@ The definition of what ``vectors`` does to eight floats and more. Escapes are de
 ``NUMBA_DISABLE_JIT=1``, where no vector code runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final, TypeAlias
 

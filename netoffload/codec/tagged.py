@@ -12,8 +12,6 @@ by side.
 With ``NUMBA_DISABLE_JIT=1`` the same loops run over ``netoffload.codec.scalar``, a float at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias, cast
 

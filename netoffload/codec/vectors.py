@@ -8,8 +8,6 @@ is the number of planes that have its bit.
 An :class:`Isa` is what the CPUs do in different ways: to squeeze codes together and to spread them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 

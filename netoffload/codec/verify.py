@@ -1,7 +1,5 @@
 """The kernels in use beside the oracle, on drawn floats: whether they are right on this CPU (``netoffload verify``)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -3,8 +3,6 @@
 Numba calls an intrinsic with the types of its arguments. It returns their signature and a function that emits the code.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

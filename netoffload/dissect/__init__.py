@@ -15,8 +15,6 @@ layers through the engine, and read the engine's blocks with the layers (``tests
 an optional extra. So this package can be imported without scapy; ``layers`` and ``capture`` say what to install.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

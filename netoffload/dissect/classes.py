@@ -3,8 +3,6 @@
 No float is decoded: tags, masks, widths, runs and codes say where everything is.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

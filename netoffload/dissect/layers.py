@@ -13,8 +13,6 @@ CRC is combined with the nonce in the capability word of the block's receiving N
 which decodes no other blocks.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
