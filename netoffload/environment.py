@@ -41,10 +41,7 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """Return the commit of this package's source tree; ``unknown`` outside a source tree.
-
-    The function reads git's files and does not run git, so it does not notice changes in the work tree.
-    """
+    """Return the commit of this package's source tree, which may have changes; ``unknown`` outside a source tree."""
     root = Path(__file__).resolve().parents[1]
     git = root / ".git"
     try:

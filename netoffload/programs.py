@@ -5,9 +5,6 @@ import gc
 
 
 def end_at_once() -> None:
-    """Let this process end without a last garbage collection; the kernel frees its memory anyway.
-
-    The collection walks through all objects of Numba and torch. It takes half a second of a core, a fifth of a rank's
-    start.
-    """
+    """Let this process end without a last garbage collection; the kernel frees its memory anyway."""
+    # It walks through all objects of Numba and torch: half a second of a core, a fifth of a rank's start.
     atexit.register(gc.freeze)

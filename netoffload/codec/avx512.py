@@ -53,11 +53,9 @@ def _squeeze(builder: Builder, octets: Value, kept: Value) -> Value:
 
 
 def _kept_and_tags(builder: Builder, planes: Sequence[Value], first_of_four: Value) -> tuple[Value, Value]:
-    """Return which of the 64 octets are kept, one bit each, and both tag words, the first one's in the low half.
-
-    A lane's four octets are four bits: 0000, 0001, 0011 or 1111. The planes are first spread, so that each bit is the
-    first of its lane's four. A tag is the last two bits of (first ^ third) ^ 3 * second.
-    """
+    """Return which of the 64 octets are kept, one bit each, and both tag words, the first one's in the low half."""
+    # A lane's four octets are four bits: 0000, 0001, 0011 or 1111. The planes are first spread, so that each bit is the
+    # first of its lane's four. A tag is the last two bits of (first ^ third) ^ 3 * second.
     first, second, third = (_bmi2(builder, "pdep", plane, first_of_four) for plane in planes)
     kept = builder.add(builder.add(first, builder.shl(second, I64(1))), builder.mul(third, I64(12)))
     tags = builder.xor(builder.xor(first, third), builder.mul(second, I64(3)))

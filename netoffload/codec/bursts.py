@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 
 from netoffload.compiled.arrays import Int64Array
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import popcount_u16
 from netoffload.wire.offload import BURST_FLOATS
 
 LANES: Final = BURST_FLOATS
@@ -47,13 +46,6 @@ class Middle(NamedTuple):
 
     octets: int
     floats: int
-
-
-@inline_kernel
-def long_lanes(tags: int) -> tuple[int, int]:
-    """Return how many lanes of a tag word take 16 bits or more, and how many 32."""
-    high = (tags >> 1) & 0x5555  # the upper bit of each tag: set for 2 and 3
-    return popcount_u16(high), popcount_u16(high & tags)
 
 
 @inline_kernel

@@ -147,10 +147,7 @@ def fields_len(fields: int, width: int) -> int:
 
 @inline_kernel
 def fitting_floats(octets: Uint8Array, at: int, lanes: int, capacity: int) -> int:
-    """Return how many floats of the group at ``at``, whole bursts, fit into ``capacity`` octets.
-
-    Bursts of zeros at the group's beginning always fit: they become part of a run.
-    """
+    """Return how many floats of the group at ``at``, whole bursts, fit into ``capacity`` octets."""
     present = u8(octets, at)
     head, fields_at = at + 1, at + 1 + popcount_u16(present)
     width = (u8(octets, fields_at) & (WIDTH_MAX - 1)) + 1
@@ -167,6 +164,7 @@ def fitting_floats(octets: Uint8Array, at: int, lanes: int, capacity: int) -> in
                 bit += width
                 union |= field
                 others += 2 * int(field == FIELD16) + 4 * int(field == FIELD32)
+        # Bursts of zeros at the group's beginning always fit: they become part of a run.
         if fields > 0 and others + fields_len(fields, bit_length(union)) > capacity:
             break
         fitting = min(lanes, fitting + LANES)
@@ -357,11 +355,7 @@ def _first(word: int, count: int) -> int:
 
 @inline_kernel
 def _pack_codes(target: Uint8Array, at: int, codes: int) -> int:
-    """Turn the codes behind ``at``, an octet each, into the width and fields; return the octets of width and fields.
-
-    Eight fields of any width are whole octets. The width takes three bits, so each word of eight fields is shifted by
-    three bits. The write position never overtakes the codes that are still to be read.
-    """
+    """Turn the codes behind ``at``, an octet each, into the width and fields; return the octets of width and fields."""
     union = 0
     for first in range(0, codes, 8):
         fields = _first(fields_of(load_u64(target, at + 1 + first)), min(codes - first, 8))
@@ -372,6 +366,8 @@ def _pack_codes(target: Uint8Array, at: int, codes: int) -> int:
     if width == WIDTH_MAX:
         target[at] = below
         return 1 + codes
+    # Eight fields of any width are whole octets. The width takes three bits, so each word of eight fields is shifted by
+    # three bits. The write position never overtakes the codes that are still to be read.
     for eight in range((codes + 7) // 8):
         word = _fold(load_u64(target, at + 1 + 8 * eight), width) << WIDTH_BITS | below
         store_u64(target, at + width * eight, word)
@@ -501,7 +497,9 @@ def _emitted_leaves(isa: Isa) -> _Leaves:
         return builder.or_(in16, builder.shl(builder.and_(in32, mask), I64(8)))
 
     maskers, coders = (_masker(full=True), _masker(full=False)), (_coder(isa, full=True), _coder(isa, full=False))
-    return _Leaves(mover(isa.squeeze), mover(isa.spread), *maskers, *coders, decode_burst)
+    squeeze = mover(lambda builder, word, mask: isa.squeeze(builder, word, mask))
+    spread = mover(lambda builder, word, mask: isa.spread(builder, word, mask))
+    return _Leaves(squeeze, spread, *maskers, *coders, decode_burst)
 
 
 def _masker(*, full: bool) -> Any:

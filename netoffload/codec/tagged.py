@@ -19,7 +19,7 @@ import numpy as np
 from numba import types
 
 from netoffload.codec import scalar, vectors
-from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, Middle, add_classes, long_lanes
+from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, Middle, add_classes
 from netoffload.codec.scalar import LIMITS, LaneCoder, Limits, decode_lane
 from netoffload.codec.vectors import I32, WORDS, Coder, Isa, words
 from netoffload.codec_specs import CodecId
@@ -312,14 +312,15 @@ def _interpreted_encoder(lane: LaneCoder) -> BurstsEncoder:
     def encode_burst(
         source: Uint8Array, source_at: int, lanes: int, limits: Limits, target: Uint8Array, target_at: int
     ) -> tuple[int, int, int]:
-        tags, at = 0, target_at + TAGS_LEN
+        tags, in16, in32, at = 0, 0, 0, target_at + TAGS_LEN
         for index in range(lanes):
             code, tag = lane(load_u32(source, source_at + 4 * index), limits)
             store_u32(target, at, code)
             at += tag + (tag & (tag >> 1))
             tags |= tag << (2 * index)
+            in16, in32 = in16 + (tag >= 2), in32 + (tag == 3)
         store_u16(target, target_at, tags)
-        return at - target_at, *long_lanes(tags)
+        return at - target_at, in16, in32
 
     return encode_burst
 

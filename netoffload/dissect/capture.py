@@ -16,6 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from scapy.error import Scapy_Exception
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
+from scapy.packet import Packet
+from scapy.utils import PcapReader
 
 from netoffload import codec
 from netoffload.compiled.arrays import Float32Array
@@ -27,15 +32,6 @@ from netoffload.wire.capability import WANTS_MAC, Capability
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.encapsulation import ENTRY_LEN
 from netoffload.wire.offload import BLOCK_VERSION, HAS_MAC, PROTO_IPCOMP, SEGMENT_FLAGS
-
-try:
-    from scapy.error import Scapy_Exception
-    from scapy.layers.inet import IP, TCP, UDP
-    from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
-    from scapy.packet import Packet
-    from scapy.utils import PcapReader
-except ImportError as error:
-    raise UsageError("dissecting needs scapy: pip install 'netoffload[dissect]'") from error
 
 CRC_OK: Final = "ok"
 CRC_BAD: Final = "bad"

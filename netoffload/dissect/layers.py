@@ -16,6 +16,21 @@ which decodes no other blocks.
 from typing import Any
 
 import numpy as np
+from scapy.fields import (
+    BitEnumField,
+    BitField,
+    ByteEnumField,
+    ByteField,
+    ConditionalField,
+    IntField,
+    ShortField,
+    XByteField,
+    XIntField,
+    XShortEnumField,
+)
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.packet import Packet, Padding, Raw, bind_bottom_up, bind_layers
 
 from netoffload import codec
 from netoffload.codec.bursts import LANES
@@ -23,30 +38,11 @@ from netoffload.codec_specs import SPECS, CodecId, Packed
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.dissect import classes
-from netoffload.errors import UsageError, WireError
+from netoffload.errors import WireError
 from netoffload.wire import encapsulation
 from netoffload.wire import offload as wire
 from netoffload.wire.capability import OPTION_EXPERIMENT, OPTION_LEN, Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import crc32c
-
-try:
-    from scapy.fields import (
-        BitEnumField,
-        BitField,
-        ByteEnumField,
-        ByteField,
-        ConditionalField,
-        IntField,
-        ShortField,
-        XByteField,
-        XIntField,
-        XShortEnumField,
-    )
-    from scapy.layers.inet import IP, TCP, UDP
-    from scapy.layers.inet6 import IPv6
-    from scapy.packet import Packet, Padding, Raw, bind_bottom_up, bind_layers
-except ImportError as error:
-    raise UsageError("dissecting needs scapy: pip install 'netoffload[dissect]'") from error
 
 
 class IPComp(Packet):
