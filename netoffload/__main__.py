@@ -1,7 +1,5 @@
 """The entry point of ``netoffload`` and ``python -m netoffload``; ``--version`` is answered before other imports."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

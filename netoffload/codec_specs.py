@@ -1,6 +1,6 @@
 """All codecs: number in a block header, name, and form of the payload.
 
-Each codec is one row of :data:`SPECS`, and everything else is made from these rows: the names that users ask for, the
+Each codec is one row of :data:`SPECS`, and everything else is made from these rows: the names that users choose, the
 bitmap that NICs exchange, the choice of kernels, the list of the hardware model, scapy's names and Wireshark's tables.
 A member of :class:`CodecId` without a row fails at import, and so does a row without kernels or without an oracle.
 
@@ -23,8 +23,6 @@ checks in ``verify`` and ``fuzz``: six files.
 
 This module imports only the standard library, so the command line can name codecs without compiling.
 """
-
-from __future__ import annotations
 
 import enum
 from collections.abc import Callable
@@ -49,24 +47,18 @@ class CodecId(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Tagged:
-    """Bursts that begin with a tag word.
-
-    Attributes:
-        places8: for the error bound 2**-k, the last bit of the 8-bit form weighs 2**-(places8[0] + places8[1] k).
-    """
+    """Bursts that begin with a tag word."""
 
     places8: tuple[int, int]
+    """For the error bound 2**-k, the last bit of the 8-bit form weighs 2**-(places8[0] + places8[1] k)."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Groups of 64 floats, whose codes are all as wide as the widest of them, and runs of groups of zeros.
-
-    Attributes:
-        values: a codec with tags that has the same values, to the bit, for peers that cannot decode this one.
-    """
+    """Groups of 64 floats, whose codes are all as wide as the widest of them, and runs of groups of zeros."""
 
     values: CodecId
+    """A codec with tags that has the same values, to the bit, for peers that cannot decode this one."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +71,7 @@ class Cut:
     bits: int
 
     def __post_init__(self) -> None:
-        """Refuse a width that the kernels cannot pack."""
+        """Refuse what the kernels cannot pack."""
         as_it_is = type(self) is Cut and self.bits == 32
         if not as_it_is and (self.bits % 2 or not 2 <= self.bits <= 16):
             raise ValueError(f"a code of {self.bits} bits cannot be packed: choose an even number up to 16")
@@ -87,43 +79,31 @@ class Cut:
 
 @dataclass(frozen=True)
 class Made(Cut):
-    """Every float becomes a code of ``bits`` bits, up to 16, by the arithmetic in the codec's row.
-
-    Attributes:
-        to_code: from (the 32 bits of a float, bound k) to its code. It is compiled: integers and operators only.
-        to_word: from (code, bound k) to the 32 bits of a float.
-    """
+    """Every float becomes a code of ``bits`` bits, up to 16, by arithmetic that is compiled: integers and operators."""
 
     to_code: Callable[[Any, Any], Any]
+    """From (the 32 bits of a float, bound k) to its code."""
     to_word: Callable[[Any, Any], Any]
+    """From (code, bound k) to the 32 bits of a float."""
 
 
 @dataclass(frozen=True)
 class CodecSpec:
-    """One codec.
-
-    Attributes:
-        codec_id: its number in a block header.
-        form: the form of its payload.
-        keeps_bound: every finite float below 1 comes back with an error of at most 2**-k.
-    """
+    """One codec."""
 
     codec_id: CodecId
     form: Tagged | Packed | Cut
     keeps_bound: bool = False
+    """Every finite float below 1 comes back with an error of at most 2**-k."""
 
     @property
     def name(self) -> str:
-        """The name that users ask for."""
+        """The name that users choose it by."""
         return self.codec_id.name.lower()
 
 
 def _checked(*rows: CodecSpec) -> dict[CodecId, CodecSpec]:
-    """Return the rows by their ids, in the order of the ids.
-
-    Raises:
-        ValueError: an id has no row or several, or does not fit into the four bits of a block header.
-    """
+    """Return the rows by their ids, in the order of the ids, which must fit into the four bits of a block header."""
     ids = [row.codec_id for row in rows]
     wrong = [codec_id.name for codec_id in CodecId if ids.count(codec_id) != 1 or not 0 <= codec_id <= 15]
     if wrong:
@@ -140,17 +120,12 @@ SPECS: Final = _checked(
     CodecSpec(CodecId.PACKED, Packed(values=CodecId.BOUNDED), keeps_bound=True),
     CodecSpec(CodecId.NONE, Cut(32)),
 )
-"""Every codec by its id."""
-
 NAMES: Final = tuple(spec.name for spec in SPECS.values())
-"""The names that users may ask for."""
 
 RETIRED: Final = {"sparse": "packed"}
-"""Names that users could once ask for, and the codec that has the same values in fewer octets."""
+"""Names of former codecs, and the codec that has the same values in fewer octets."""
 
 TAGGED: Final = {codec_id: spec.form for codec_id, spec in SPECS.items() if isinstance(spec.form, Tagged)}
-"""Codecs whose bursts begin with a tag word."""
-
 
 BOUNDED_BY_K: Final = {codec_id for codec_id, spec in SPECS.items() if isinstance(spec.form, Tagged | Packed)}
 """Codecs whose values depend on the bound 2^-k."""

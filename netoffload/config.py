@@ -6,8 +6,6 @@ sizes and error bounds, and numbers on which several layers must agree. A value 
 :class:`~netoffload.errors.UsageError` that names accepted values; no value falls back to a default.
 """
 
-from __future__ import annotations
-
 import enum
 import os
 import re
@@ -34,7 +32,6 @@ DSCP_NAMES: Final = {
 """Names of DSCPs (RFC 2474, 2597, 3246, 5865, 8622). CS0 is missing: unmarked segments have it."""
 
 PORT_MAX: Final = 65535
-
 Ports = tuple[tuple[int, int], ...]
 """Ranges of ports, each first and last; empty: every port."""
 
@@ -78,24 +75,20 @@ class Offload(enum.StrEnum):
     """No compression: every value arrives exact."""
 
 
+# Defaults of ranks that compress by themselves.
 INLINE_CODEC: Final = "packed"
-"""Default codec of ranks that compress by themselves: the values of ``bounded``, whose error is bounded for every
-float, in the fewest octets (docs/lab/codecs.md)."""
-
+"""The values of ``bounded``, whose error is bounded for every float, in the fewest octets (docs/lab/codecs.md)."""
 INLINE_BOUND_K: Final = 10
-"""Default bound of ranks that compress by themselves."""
 
+# Environment variables.
 ENV_OFFLOAD: Final = "NETOFFLOAD_OFFLOAD"
-"""Environment variable with the :class:`Offload` of communicators that do not name one."""
-
+"""The :class:`Offload` of communicators that do not name one."""
 ENV_CONTROL: Final = "NETOFFLOAD_CONTROL"
-"""Environment variable with the path of the control socket of this node's NIC."""
-
+"""The path of the control socket of this node's NIC."""
 ENV_METER: Final = "NETOFFLOAD_METER"
-"""Environment variable with the path of the testbed's meter socket (octets on every wire)."""
-
+"""The path of the testbed's meter socket (octets on every wire)."""
 ENV_ADDRESS: Final = "NETOFFLOAD_ADDRESS"
-"""Environment variable with the IPv4 address of this node's data interface."""
+"""The IPv4 address of this node's data interface."""
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgKMG]?)(?:[bB]it(?:s|ps|/s)?|b/s)")
 _RATE_IN_OCTETS = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?(?:bps|b/s|b|bytes?(?:ps|/s)?)", re.IGNORECASE)
@@ -105,11 +98,7 @@ _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
 
 
 def parse_rate_bps(text: str, most_gbit: int = 100) -> int:
-    """Return bits per second from a rate as tc writes it: ``100mbit``, ``1gbit``, ``2.5Gbit``, ``800kbit``.
-
-    Raises:
-        UsageError: not a rate, or not between 1 Mb/s and ``most_gbit`` Gb/s.
-    """
+    """Return bits per second from a rate as tc writes it: ``100mbit``, ``1gbit``, ``2.5Gbit``, ``800kbit``."""
     match = _RATE.fullmatch(text.strip())
     if match is None and (octets := _RATE_IN_OCTETS.fullmatch(text.strip())):
         bits = f"{float(octets[1]):g}{octets[2].lower()}bit"
@@ -136,11 +125,7 @@ def format_rate(rate_bps: float) -> str:
 
 
 def parse_clock_hz(text: str) -> int:
-    """Return hertz from ``100MHz``, ``1.5 GHz``.
-
-    Raises:
-        UsageError: not a frequency, or not between 1 MHz and 10 GHz.
-    """
+    """Return hertz from ``100MHz``, ``1.5 GHz``."""
     match = _CLOCK.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"clock {text!r} is not a number with a unit: write 100MHz or 1.5GHz")
@@ -151,11 +136,7 @@ def parse_clock_hz(text: str) -> int:
 
 
 def parse_size_octets(text: str) -> int:
-    """Return octets from ``25MB`` (10**6), ``64KiB`` (2**10), ``4096``.
-
-    Raises:
-        UsageError: not a size, or 0.
-    """
+    """Return octets from ``25MB`` (10**6), ``64KiB`` (2**10), ``4096``."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"size {text!r} is not a number of octets: write 25MB, 64KiB or 4096")
@@ -166,25 +147,17 @@ def parse_size_octets(text: str) -> int:
 
 
 def parse_offload(text: str) -> Offload:
-    """Return the :class:`Offload` named ``nic``, ``inline``, ``auto`` or ``off``.
-
-    Raises:
-        UsageError: another name.
-    """
+    """Return the :class:`Offload` named ``nic``, ``inline``, ``auto`` or ``off``."""
     try:
         return Offload(text.strip().lower())
     except ValueError:
         raise UsageError(f"offload {text!r} is unknown: choose from {', '.join(Offload)}") from None
 
 
-def chosen_offload(asked: str | None, env: Mapping[str, str] = os.environ) -> Offload:
-    """Return who compresses: as the caller asks, else as ``$NETOFFLOAD_OFFLOAD`` of an environment does, else ``auto``.
-
-    Raises:
-        UsageError: an unknown name; the message says whose it is.
-    """
-    if asked:
-        return parse_offload(asked)
+def chosen_offload(name: str | None, env: Mapping[str, str] = os.environ) -> Offload:
+    """Return who compresses: the :class:`Offload` with this name, else with that in an environment, else ``auto``."""
+    if name:
+        return parse_offload(name)
     try:
         return parse_offload(env.get(ENV_OFFLOAD) or Offload.AUTO)
     except UsageError as error:
@@ -192,11 +165,7 @@ def chosen_offload(asked: str | None, env: Mapping[str, str] = os.environ) -> Of
 
 
 def parse_count(text: str) -> int:
-    """Return a number from ``200k``, ``20M``, ``4096``.
-
-    Raises:
-        UsageError: not a whole number, or less than 1.
-    """
+    """Return a number from ``200k``, ``20M``, ``4096``."""
     match = re.fullmatch(r"(\d+)\s*([kmg]?)", text.strip(), re.IGNORECASE)
     if match is None or int(match[1]) < 1:
         raise UsageError(f"count {text!r} is not a number from 1 on: write 20M, 200k or 4096")
@@ -204,11 +173,7 @@ def parse_count(text: str) -> int:
 
 
 def parse_tag(text: str) -> int:
-    """Return the ToS or traffic class of tagged segments from ``0x28``, ``40``, ``AF11``; ``TAG_ANY`` from ``any``.
-
-    Raises:
-        UsageError: not a ToS, a ToS with ECN bits (RFC 3168), or 0, which unmarked segments have.
-    """
+    """Return the ToS or traffic class of tagged segments from ``0x28``, ``40``, ``AF11``; ``TAG_ANY`` from ``any``."""
     word = text.strip()
     if word.lower() == "any":
         return TAG_ANY
@@ -220,11 +185,7 @@ def parse_tag(text: str) -> int:
 
 
 def check_tag(tag: int) -> int:
-    """Return ``tag`` if segments can be marked with it, or if it is ``TAG_ANY``.
-
-    Raises:
-        UsageError: outside 1..255, or with ECN bits.
-    """
+    """Return ``tag`` if segments can be marked with it, or if it is ``TAG_ANY``."""
     if tag == TAG_ANY:
         return tag
     if not 1 <= tag <= 0xFF:
@@ -240,11 +201,7 @@ def format_tag(tag: int) -> str:
 
 
 def parse_ports(text: str) -> Ports:
-    """Return ranges of ports from ``5000-5999,7000``; an empty text gives no ranges.
-
-    Raises:
-        UsageError: not such a list, a port outside 1..65535, or a range that ends before it begins.
-    """
+    """Return ranges of ports from ``5000-5999,7000``; an empty text gives no ranges."""
     ranges = []
     for word in text.split(",") if text.strip() else ():
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", word.strip())
@@ -263,11 +220,7 @@ def format_ports(ports: Ports) -> str:
 
 
 def check_policy(tag: int, ports: Ports, bypass: str) -> None:
-    """Refuse ``TAG_ANY`` without ports, or with a bypass in the kernel, which knows connections only by their ToS.
-
-    Raises:
-        UsageError: ``TAG_ANY`` without ports, or with a bypass in the kernel.
-    """
+    """Refuse ``TAG_ANY`` without ports, or with a bypass in the kernel, which knows connections only by their ToS."""
     if check_tag(tag) != TAG_ANY:
         return
     if not ports:
@@ -277,22 +230,14 @@ def check_policy(tag: int, ports: Ports, bypass: str) -> None:
 
 
 def check_bound_k(bound_k: int) -> int:
-    """Return ``bound_k`` if 2**-bound_k is an error bound of the codecs.
-
-    Raises:
-        UsageError: outside 1..16.
-    """
+    """Return ``bound_k`` if 2**-bound_k is an error bound of the codecs."""
     if not BOUND_K_MIN <= bound_k <= BOUND_K_MAX:
         raise UsageError(f"bound {bound_k} is outside {BOUND_K_MIN}..{BOUND_K_MAX}: the error bound is 2^-bound")
     return bound_k
 
 
 def check_bypass(bypass: str, *, has_faults: bool, has_trace: bool = False) -> None:
-    """Refuse a bypass in the kernel for a NIC with faults or a trace, which need every frame.
-
-    Raises:
-        UsageError: such a bypass, or an unknown one.
-    """
+    """Refuse a bypass in the kernel for a NIC with faults or a trace, which need every frame."""
     check_choice("bypass", bypass, BYPASSES)
     if bypass == "kernel" and (has_faults or has_trace):
         needs = "faults" if has_faults else "a trace"
@@ -300,21 +245,13 @@ def check_bypass(bypass: str, *, has_faults: bool, has_trace: bool = False) -> N
 
 
 def check_timeout_s(timeout_s: float) -> None:
-    """Refuse a time limit that is not positive.
-
-    Raises:
-        UsageError: not more than 0.
-    """
+    """Refuse a time limit that is not positive."""
     if not timeout_s > 0:
         raise UsageError(f"a time limit of {timeout_s:g} s is not possible: write seconds, more than 0")
 
 
 def check_choice(what: str, value: str, choices: tuple[str, ...]) -> str:
-    """Return ``value`` if it is one of ``choices``.
-
-    Raises:
-        UsageError: another value; the message lists the choices, or says what to use instead of a retired codec.
-    """
+    """Return ``value`` if it is one of ``choices``."""
     if value not in choices:
         if RETIRED.get(value) in choices:
             raise UsageError(f"{what} {value!r} is retired: use {RETIRED[value]}, its values in fewer octets")
@@ -326,15 +263,10 @@ _TRUTH: Final = {"true": True, "yes": True, "1": True, "false": False, "no": Fal
 
 
 def parse_parameters(name: str, text: str, kinds: Mapping[str, Any]) -> dict[str, object]:
-    """Return the parameters of a text such as ``levels=15,norm=max``.
+    """Return the parameters of a text such as ``levels=15,norm=max``, which may be empty.
 
-    Args:
-        name: the object that takes the parameters, for messages.
-        text: the parameters; may be empty.
-        kinds: types by parameter: ``bool``, ``int``, ``float`` or ``str``; other parameters stay texts.
-
-    Raises:
-        UsageError: not parameter=value, a parameter twice, or a value of another type.
+    Messages name the object with these parameters, ``name``. A parameter of another kind than ``bool``, ``int`` and
+    ``float`` stays text.
     """
     parameters: dict[str, object] = {}
     for item in filter(None, text.split(",")):

@@ -1,4 +1,4 @@
-"""The control socket: one JSON object per line, asked and answered.
+"""The control socket: requests and answers of one JSON object per line.
 
 A NIC and a testbed's meter each listen on a Unix stream socket. A request is ``{"command": NAME, ...}`` and one
 newline; the answer is ``{"ok": true, ...}`` or ``{"ok": false, "error": TEXT}`` and one newline. Sockets in the file
@@ -32,7 +32,7 @@ MAX_REQUEST_OCTETS: Final = 64 * 1024
 """A request is a few words; more is a mistake or an attack, and closes the connection."""
 
 MAX_CONNECTIONS: Final = 32
-"""Connections that are served at a time, each by a thread. A testbed, a rank and one or two people ask a NIC."""
+"""Connections that are served at a time, each by a thread. Clients are a testbed, a rank and one or two people."""
 
 IDLE_TIMEOUT_S: Final = 30.0
 """Time for a whole request to arrive, and for the client to take its answer."""
@@ -45,19 +45,15 @@ Handler = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class NicControl:
-    """The control socket of one NIC.
-
-    Attributes:
-        name: ``RUN/NODE``, or the path that the user gave.
-        path: path of the socket.
-    """
+    """The control socket of one NIC."""
 
     name: str
+    """``RUN/NODE``, or the path that the user gave."""
     path: Path
 
 
 def request(path: str | Path, command: str, timeout_s: float = 5.0, **arguments: Any) -> dict[str, Any]:
-    """Ask the socket at ``path`` and return its answer without the ``ok`` field.
+    """Send a request to the socket at ``path`` and return its answer without the ``ok`` field.
 
     Raises:
         ControlError: no process listens there, the answer is late or unreadable, or the answer is an error.
@@ -79,12 +75,9 @@ def request(path: str | Path, command: str, timeout_s: float = 5.0, **arguments:
 
 
 class ControlServer:
-    """Answers requests on a Unix socket in separate threads; a context manager that removes the socket file.
+    """Answers requests on a Unix socket (mode 0600) in separate threads; a context manager that removes the file.
 
-    Args:
-        path: the socket's path; made with mode 0600. The server replaces a file that a dead process left.
-        handlers: command name -> function from the request to the answer. A raised
-            :class:`~netoffload.errors.NetOffloadError` becomes an error answer; the server goes on.
+    ``handlers`` are functions from a request to its answer, by command; their errors become answers too.
     """
 
     def __init__(self, path: str | Path, handlers: Mapping[str, Handler]) -> None:
@@ -96,11 +89,7 @@ class ControlServer:
         self._closing = threading.Event()
 
     def __enter__(self) -> ControlServer:
-        """Listen and start answering.
-
-        Raises:
-            SystemRefusedError: the path cannot be bound, or another process answers there already.
-        """
+        """Listen and start answering, in place of a dead process that left its file."""
         if self.path.exists():
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 probe.connect(str(self.path))
@@ -110,7 +99,7 @@ class ControlServer:
                     f"{self.path} exists and is not a socket: choose another path for the control socket"
                 )
             self.path.unlink(missing_ok=True)
-        old_mask = os.umask(0o177)
+        old_mask = os.umask(0o177)  # a chmod after bind() would come too late
         try:
             self._listener.bind(str(self.path))
         except OSError as error:
@@ -161,29 +150,25 @@ class ControlServer:
 
     def _answer(self, line: bytes) -> bytes:
         try:
-            asked = json.loads(line.decode())  # octets might make json look for another encoding, as a file
+            wanted = json.loads(line.decode())  # octets might make json look for another encoding, as a file
         except (ValueError, RecursionError):
             return _encode_error("not a JSON object on one line")
-        if not isinstance(asked, dict) or not isinstance(asked.get("command"), str):
+        if not isinstance(wanted, dict) or not isinstance(wanted.get("command"), str):
             return _encode_error('no "command" in the request')
-        handler = self._handlers.get(asked["command"])
+        handler = self._handlers.get(wanted["command"])
         if handler is None:
-            return _encode_error(f"unknown command {asked['command']!r}: one of {', '.join(sorted(self._handlers))}")
+            return _encode_error(f"unknown command {wanted['command']!r}: one of {', '.join(sorted(self._handlers))}")
         try:
-            return json.dumps({"ok": True, **handler(asked)}).encode() + b"\n"
+            return json.dumps({"ok": True, **handler(wanted)}).encode() + b"\n"
         except NetOffloadError as error:
             return _encode_error(str(error))
         except Exception as error:  # a bug, or an argument of an unexpected type: the client gets one line as well
             log.failed("request_failed", error)
-            return _encode_error(f"{asked['command']} failed: {type(error).__name__}: {error}")
+            return _encode_error(f"{wanted['command']} failed: {type(error).__name__}: {error}")
 
 
 def _lines(conn: socket.socket) -> Iterator[bytes]:
-    """Yield requests; a request that is too long is yielded as far as it was read, and is the last one.
-
-    Raises:
-        OSError: the connection broke, or a request was not complete in time.
-    """
+    """Yield requests; a request that is too long is yielded as far as it was read, and is the last one."""
     received = b""
     while True:
         deadline = time.monotonic() + IDLE_TIMEOUT_S

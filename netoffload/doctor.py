@@ -4,8 +4,6 @@ It tries kernel objects in a network namespace without a name, which disappears 
 it saw and, if something is missing, what to do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import importlib.util
@@ -32,21 +30,16 @@ CORES_WANTED: Final = 2
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
-
-    Attributes:
-        name: name of the thing.
-        ok: whether it is there.
-        required: whether testbeds need it; if not, its lack only makes something slower, or one feature is missing.
-        detail: what was seen.
-        advice: what to do if it is missing; empty if it is there.
-    """
+    """One thing that this machine has (``ok``) or lacks."""
 
     name: str
     ok: bool
     required: bool
+    """Testbeds need it; the lack of other things makes something slower, or costs one feature."""
     detail: str
+    """What the check saw."""
     advice: str
+    """What to do if it is missing; empty if it is there."""
 
 
 def checks() -> list[Check]:
@@ -55,7 +48,7 @@ def checks() -> list[Check]:
 
 
 def check(name: str, ok: bool, detail: str, advice: str, *, required: bool = True) -> Check:
-    """Return one check; ``advice`` counts only if the thing is missing."""
+    """Return a check whose advice stands only if the thing is missing."""
     return Check(name, ok, required, detail, "" if ok else advice)
 
 
@@ -80,13 +73,12 @@ def _kernel() -> Iterator[Check]:
         yield _try("u32 filter", lambda: namespace.add_ingress_counter("v0"), "needs CONFIG_NET_CLS_U32: counts frames")
         yield _try("TAP, TSO and checksum offload", lambda: namespace.call(_try_tap), "needs CONFIG_TUN (modprobe tun)")
         advice = "only for --bypass kernel: CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_BPF, CONFIG_NET_ACT_MIRRED"
-        way = redirect.Redirect("v1", "ingress", "v0", "egress")
-        yield _try(
-            "bypass in the kernel",
-            lambda: redirect.add_redirect(namespace, way, redirect.EVERYTHING),
-            advice,
-            required=False,
-        )
+        v1_to_v0 = redirect.Redirect("v1", "ingress", "v0", "egress")
+
+        def bypass() -> None:
+            redirect.add_redirect(namespace, v1_to_v0, redirect.EVERYTHING)
+
+        yield _try("bypass in the kernel", bypass, advice, required=False)
 
         def give_route() -> None:
             for name in ("v0", "v1"):

@@ -3,8 +3,6 @@
 Records name them, because figures from unknown machines cannot be compared.
 """
 
-from __future__ import annotations
-
 import platform
 from importlib import metadata, util
 from pathlib import Path
@@ -18,7 +16,7 @@ from netoffload.codec.kernels import KERNEL
 COMMIT_DIGITS: Final = 10
 
 UNKNOWN: Final = "unknown"
-"""A value that nobody knows: a version, a machine, a key that older records lack."""
+"""A version, a machine, or a key that older records lack."""
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -28,11 +26,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def system_versions(mpi_library: str | None = None) -> dict[str, str]:
-    """Return :func:`versions`, and those of the Linux kernel and of MPI, and the variant of the codec's kernels.
-
-    Args:
-        mpi_library: the text of ``MPI.Get_library_version()``, of which the first line is taken. None: no MPI.
-    """
+    """Return :func:`versions`, and those of Linux, of ``MPI.Get_library_version()``, and of the codec's kernels."""
     mpi = {} if mpi_library is None else {"mpi": " ".join(mpi_library.split("\n")[0].strip("\0").split())}
     return versions() | mpi | {"kernel": platform.release(), "codec_kernel": KERNEL}
 
@@ -47,10 +41,7 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """Return the commit of this package's source tree; ``unknown`` outside a source tree.
-
-    The function reads git's files and does not run git, so it does not notice changes in the work tree.
-    """
+    """Return the commit of this package's source tree, which may have changes; ``unknown`` outside a source tree."""
     root = Path(__file__).resolve().parents[1]
     git = root / ".git"
     try:

@@ -8,19 +8,17 @@ of foreign error (``OSError``, ``NetlinkError``, MPI exceptions) becomes one of 
 traceback.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 
 class NetOffloadError(Exception):
-    """Base of all errors that this project raises on purpose; the message is one line and says what to do."""
+    """Base of all errors that this project raises on purpose; the message is one line: what is wrong, what to do."""
 
     exit_code = 1
 
 
 class UsageError(NetOffloadError, ValueError):
-    """The caller asked for something impossible: an unknown codec, a bound outside 1..16, zero nodes."""
+    """An impossible argument: an unknown codec, a bound outside 1..16, zero nodes."""
 
     exit_code = 2
 

@@ -5,8 +5,6 @@ command line, the testbed's plan and the NIC process read it with :func:`parse_f
 :meth:`FaultSettings.text`. ``netoffload_daemon.faults`` applies the faults to frames.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass
@@ -28,17 +26,8 @@ _EXAMPLE: Final = "write loss=0.01,dup=0.01,reorder=0.01,flip=1e-4,truncate=0.00
 class FaultSettings:
     """Probabilities per frame, a delay of all frames, and the seed that decides which frames are hit.
 
-    Attributes:
-        loss: the frame is not sent.
-        dup: the frame is sent twice.
-        reorder: later frames overtake the frame.
-        flip: one bit of the frame is flipped.
-        truncate: the end of the frame is cut off.
-        delay_ns: how much later every frame is sent, nanoseconds.
-        seed: seed of the random sequence.
-
-    Raises:
-        UsageError: a probability outside 0..1, a delay outside 0..10 s, a seed below 0.
+    A lost frame is not sent, a duplicated one twice. Later frames overtake a reordered one. One bit is flipped, or the
+    end is cut off.
     """
 
     loss: float = 0.0
@@ -74,26 +63,22 @@ class FaultSettings:
 
 
 def parse_faults(text: str) -> FaultSettings:
-    """Return the faults in ``text``, which may be empty.
-
-    Raises:
-        UsageError: an unknown or repeated name, or a value that is not a probability, delay or seed.
-    """
-    said: dict[str, Any] = {}
+    """Return the faults in ``text``, which may be empty."""
+    fields: dict[str, Any] = {}
     for part in text.replace(" ", "").split(",") if text.strip() else []:
         name, _, value = part.partition("=")
         field = _FIELD.get(name, name)
-        if field in said:
+        if field in fields:
             raise UsageError(f"fault {name} is given twice: {_EXAMPLE}")
         if name in PROBABILITIES:
-            said[field] = _parse_number(part, value)
+            fields[field] = _parse_number(part, value)
         elif name == "delay":
-            said[field] = _parse_delay_ns(value)
+            fields[field] = _parse_delay_ns(value)
         elif name == "seed" and value.isdecimal():
-            said[field] = int(value)
+            fields[field] = int(value)
         else:
             raise UsageError(f"fault {part!r} is unknown: {_EXAMPLE}")
-    return FaultSettings(**said)
+    return FaultSettings(**fields)
 
 
 def _parse_number(part: str, value: str) -> float:

@@ -18,21 +18,20 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
 
-def compile_nic() -> None:
-    """Compile what a NIC runs."""
+def _compile_nic() -> None:
     from netoffload_daemon.__main__ import compile_loop
 
     compile_loop()
 
 
-def compile_ranks() -> None:
-    """Compile what ranks run: rings, meetings, gatherings, and codecs inline."""
+def _compile_ranks() -> None:
+    """Compile rings, meetings, gatherings, and codecs inline."""
     from netoffload.transport.rounds.driver import prepare
 
     prepare()
 
 
-def compile_codecs() -> None:
+def _compile_codecs() -> None:
     """Compile the codecs of programs that encode and decode whole vectors."""
     from netoffload.codec import CODECS
     from netoffload.collectives.samples import whole_numbers
@@ -43,22 +42,17 @@ def compile_codecs() -> None:
         codec.round_trip(values, 10)
 
 
-PARTS: Final = {"the NIC's": compile_nic, "the ranks'": compile_ranks, "the codecs'": compile_codecs}
+PARTS: Final = {"the NIC's": _compile_nic, "the ranks'": _compile_ranks, "the codecs'": _compile_codecs}
 """The longest first."""
 
 
-def compile_part(name: str) -> None:
-    """Compile one of :data:`PARTS`, in a process that its parent ends."""
+def _compile_part(name: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the parent
     PARTS[name]()
 
 
 def compile_all() -> None:
-    """Compile every part that the cache lacks, on as many cores as there are.
-
-    Raises:
-        SystemRefusedError: a part could not be compiled; it has said why.
-    """
+    """Compile every part that the cache lacks, on as many cores as there are."""
     context = multiprocessing.get_context("spawn")
     left = list(PARTS)
     running: dict[int, tuple[str, SpawnProcess]] = {}
@@ -66,7 +60,7 @@ def compile_all() -> None:
         while left or running:
             while left and len(running) < (os.cpu_count() or 1):
                 name = left.pop(0)
-                process = context.Process(target=compile_part, args=(name,))
+                process = context.Process(target=_compile_part, args=(name,))
                 process.start()
                 running[process.sentinel] = name, process
             for sentinel in connection.wait(list(running)):

@@ -4,8 +4,6 @@ A JSON line has ``time`` (UTC, RFC 3339), ``level`` (``info``, ``warning``, ``er
 and ``message`` (for people), and the fields of its event. A traceback is a field, so that every line is one object.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import sys
@@ -15,7 +13,7 @@ from typing import Any, Final
 
 FORMATS: Final = ("text", "json")
 
-_chosen = {"form": FORMATS[0]}
+_chosen = {"form": FORMATS[0]}  # of this process
 
 
 def choose(form: str) -> None:
@@ -31,19 +29,11 @@ def line(form: str, event: str, message: str, *, level: str = "info", **fields: 
     if form == "text":
         return f"netoffload: {'warning: ' if level == 'warning' else ''}{message}"
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    said: dict[str, Any] = {"time": now, "level": level, "event": event, "message": message, **fields}
-    return json.dumps(said, default=str)
+    return json.dumps({"time": now, "level": level, "event": event, "message": message, **fields}, default=str)
 
 
 def say(event: str, message: str, *, level: str = "info", **fields: Any) -> None:
-    """Write a log line at once.
-
-    Args:
-        event: name of the event, for programs.
-        message: one line for people.
-        level: ``info``, ``warning`` or ``error``.
-        fields: further fields of the JSON object; a text line has them in its message.
-    """
+    """Write a log line at once. A text line has the ``fields`` in its message."""
     print(line(_chosen["form"], event, message, level=level, **fields), file=sys.stderr, flush=True)
 
 

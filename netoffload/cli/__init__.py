@@ -1,4 +1,4 @@
-"""What a person types: one module per group of commands, each a thin wrapper around one layer.
+"""The command line: one module per group of commands.
 
 A command parses, calls one function of a layer, and prints. A test checks that no command computes anything. Commands
 import layers with heavy imports (torch, numba, matplotlib) only where they need them. The program imports a command's

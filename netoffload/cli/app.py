@@ -1,7 +1,5 @@
 """The application object. Only this module turns an error into a line and an exit code."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools
@@ -56,8 +54,8 @@ EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         console.print(f"netoffload {netoffload.__version__}")
         raise typer.Exit
 
@@ -83,14 +81,7 @@ TIGHT: Final = (0, 1, 0, 0)
 
 
 def add_columns(table: Table, headings: Iterable[str], words: Collection[str] = ()) -> None:
-    """Add columns that stay readable in a narrow terminal.
-
-    Args:
-        table: gets the columns.
-        headings: of all columns.
-        words: headings of the columns with words. They stand to the left, and long words are folded. All other columns
-            have numbers, which stay whole.
-    """
+    """Add columns that stay readable in a narrow terminal: those with ``words`` are folded, those with numbers not."""
     for heading in headings:
         if heading in words:
             table.add_column(heading, overflow="fold")
@@ -100,16 +91,15 @@ def add_columns(table: Table, headings: Iterable[str], words: Collection[str] = 
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[..., None]]:
-    """Show a bar that says what is going on; without a terminal, write a line for each thing that begins.
+    """Show a bar; without a terminal, write a line for each step that begins.
 
-    Yields:
-        a function to call with what begins and, if it is known, the share that is done (0..1).
+    The function to call takes the step that begins and, if it is known, the share that is done (0..1).
     """
     if not notes.is_terminal:
 
-        def say(said: str, share: float | None = None) -> None:
+        def say(step: str, share: float | None = None) -> None:
             if share is None:
-                notes.print(said, highlight=False, markup=False)
+                notes.print(step, highlight=False, markup=False)
 
         yield say
         return
@@ -117,18 +107,14 @@ def progress_bar() -> Iterator[Callable[..., None]]:
     columns = (words, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=notes, transient=True) as bars:
         task = bars.add_task("", total=None)
-        yield lambda said, share=None: bars.update(
-            task, description=said, total=None if share is None else 1.0, completed=share
+        yield lambda step, share=None: bars.update(
+            task, description=step, total=None if share is None else 1.0, completed=share
         )
 
 
 @contextlib.contextmanager
 def phases(first: str) -> Iterator[Callable[[str], None]]:
-    """Show a line that says what is going on, until the end; without a terminal, write only what takes minutes.
-
-    Yields:
-        a function to call with what begins.
-    """
+    """Show the current step, given to the function, on a line; without a terminal, write only what takes minutes."""
 
     def say(phrase: str) -> None:
         line.update(phrase)
@@ -142,12 +128,7 @@ def phases(first: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def told_anyway(tell: Callable[[str | None], None]) -> Iterator[None]:
-    """Call ``tell`` after the body, even if an error or a signal ends the body early.
-
-    Args:
-        tell: called once after the body: with None, or with the reason why the body ended early. The error or signal
-            then goes on.
-    """
+    """Call ``tell`` once after the body: with None, or with the reason why an error or a signal ended it early."""
     try:
         yield
     except Interrupted:
@@ -168,23 +149,16 @@ def _raise_interrupted(_signal: int, _frame: FrameType | None) -> None:
     raise Interrupted
 
 
-@functools.cache
+@functools.cache  # because putting them together takes longer than most tests of an error
 def _command() -> Callable[..., object]:
-    """Return the commands. They are put together once, because that takes longer than most tests of an error."""
+    """Return the commands."""
     keep_whole()
     return typer.main.get_command(app)
 
 
 @contextlib.contextmanager
 def _written_out() -> Iterator[None]:
-    """Write what is left in standard output's buffer at the end, and raise an error if that fails.
-
-    Code that reads files and devices turns an ``OSError`` into an error of ours with a path. An ``OSError`` without a
-    path therefore comes from standard output.
-
-    Raises:
-        SystemRefusedError: standard output cannot be written.
-    """
+    """Write what is left in standard output's buffer at the end, and raise an error if that fails."""
     try:
         try:
             yield
@@ -194,6 +168,8 @@ def _written_out() -> Iterator[None]:
         _lead_nowhere(sys.stdout)  # the reader closed the pipe: it has seen enough
         sys.exit(1)
     except OSError as error:
+        # Code that reads files and devices turns an OSError into an error of ours with a path. One without a path
+        # therefore comes from standard output.
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG):
             raise
         _lead_nowhere(sys.stdout)
@@ -202,11 +178,7 @@ def _written_out() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _said_what_is_missing() -> Iterator[None]:
-    """Turn the failed import of an extra's package into an error that names the extra.
-
-    Raises:
-        UsageError: the package is not installed.
-    """
+    """Turn the failed import of an extra's package into an error that names the extra."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -217,11 +189,7 @@ def _said_what_is_missing() -> Iterator[None]:
 
 
 def need(package: str) -> None:
-    """Refuse, before anything is built, a command whose ranks need an extra's package that is missing.
-
-    Raises:
-        UsageError: the package is not installed.
-    """
+    """Refuse, before anything is built, a command whose ranks need an extra's package that is missing."""
     if find_spec(package) is None:
         raise missing_package(package)
 

@@ -1,7 +1,5 @@
 """``--codec`` and ``--bound`` for commands other than those that start a NIC."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import typer
@@ -11,6 +9,5 @@ from netoffload import config
 _NAMES: Final = ", ".join(config.CODECS)
 
 Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND, 1..16.")]
-Bounds = Annotated[list[int] | None, typer.Option("--bound", help="Error bound 2^-BOUND; repeat for several.")]
 NicCodec = Annotated[str, typer.Option(help=f"Codec of the NICs: {_NAMES}.")]
 Codecs = Annotated[list[str] | None, typer.Option("--codec", help=f"{_NAMES}; repeat for several.", show_default=False)]

@@ -1,7 +1,5 @@
 """``netoffload doctor``: what this machine has and lacks."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Annotated

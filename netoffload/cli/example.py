@@ -1,7 +1,5 @@
 """``netoffload example``: the whole programs that come with this package."""
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path
@@ -47,11 +45,11 @@ def example(
         return
     if out is not None:
         raise UsageError(f"--out needs the name of an example: {', '.join(programs)}")
-    said = {name: _said(path).splitlines() for name, path in programs.items()}
+    abouts = {name: _about(path).splitlines() for name, path in programs.items()}
     if as_json:
-        print(json.dumps({"examples": {name: {"about": lines[0], "start": lines[-1]} for name, lines in said.items()}}))
+        print(json.dumps({"examples": {name: {"about": one[0], "start": one[-1]} for name, one in abouts.items()}}))
         return
-    for name, lines in said.items():
+    for name, lines in abouts.items():
         console.print(f"{name:10} {lines[0]}\n{'':10} {lines[-1]}", highlight=False, markup=False)
 
 
@@ -61,8 +59,8 @@ def _programs() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".py", ".ipynb")}
 
 
-def _said(path: Path) -> str:
-    """Return what a program says of itself: its docstring, or a notebook's first cell."""
+def _about(path: Path) -> str:
+    """Return a program's docstring, or a notebook's first cell."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         return ast.get_docstring(ast.parse(text)) or ""

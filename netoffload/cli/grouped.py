@@ -1,7 +1,5 @@
 """Groups of options: a command's function has one parameter, and the command line has an option for each field."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect
@@ -47,8 +45,10 @@ def shows_fields(*names: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 def _parameters(kind: Any) -> list[inspect.Parameter]:
     hints = typing.get_type_hints(kind, include_extras=True)
-    place = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return [
-        inspect.Parameter(field.name, place, default=field.default, annotation=hints[field.name])
-        for field in dataclasses.fields(kind)
-    ]
+    return [parameter(field, hints[field.name]) for field in dataclasses.fields(kind)]
+
+
+def parameter(field: dataclasses.Field[Any], annotation: Any) -> inspect.Parameter:
+    """Return the parameter for a field."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(field.name, kind, default=field.default, annotation=annotation)

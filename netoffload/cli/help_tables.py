@@ -1,7 +1,5 @@
 """The tables of ``--help``: in a narrow terminal typer's would end names of options, and long words, in "…"."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -13,11 +11,10 @@ NAMES: Final = -2
 """A row has names of the option, and then two cells that may take several lines: the placeholder and the help."""
 
 
-class HelpTable(Table):
+class _HelpTable(Table):
     """A table whose names stay whole, and whose other words are folded instead of cut."""
 
     def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
-        """Add a row."""
         super().add_row(*cells, **more)
         for column in self.columns:
             column.overflow = "fold"
@@ -25,12 +22,12 @@ class HelpTable(Table):
             column.no_wrap = True
 
 
-def stacked(parts: Iterable[RenderableType]) -> Group:
-    """Return the parts of an option's help, one below the other."""
+def _stacked(parts: Iterable[RenderableType]) -> Group:
     return Group(*parts)
 
 
 def keep_whole() -> None:
-    """Let typer make such tables; it has no setting for this."""
-    rich_utils.Table = HelpTable  # type: ignore[attr-defined]
-    rich_utils.Columns = stacked  # type: ignore[attr-defined, assignment]
+    """Let typer make such tables, with the parts of an option's help one below the other."""
+    # It has no setting for this.
+    rich_utils.Table = _HelpTable  # type: ignore[attr-defined]
+    rich_utils.Columns = _stacked  # type: ignore[attr-defined, assignment]

@@ -5,8 +5,6 @@ module ``offers`` has what it adds to commands of the product. Where the folder 
 ``scripts/generate`` writes the tables from the commands themselves.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import pkgutil
@@ -32,9 +30,9 @@ def commands() -> dict[str, dict[str, Any]]:
     known: dict[str, dict[str, Any]] = {}
     for file in map(_file, (OWN, LAB)):
         table = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        for name, said in table.items():
+        for name, row in table.items():
             before = known.get(name, {"modules": []})  # the laboratory adds commands to groups of the product
-            known[name] = {**said, **before, "modules": [*before["modules"], *said["modules"]]}
+            known[name] = {**row, **before, "modules": [*before["modules"], *row["modules"]]}
     return dict(sorted(known.items()))
 
 
@@ -44,27 +42,24 @@ def lab_offer(name: str) -> Any:
 
 
 class KnownCommands(TyperGroup):
-    """Commands that are only names and summaries until a user calls them.
-
-    Attributes:
-        app: gets the commands as their modules are imported.
-    """
+    """Commands that are only names and summaries until a user calls them."""
 
     app: typer.Typer
+    """Gets the commands as their modules are imported."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self._known = commands()
         self._imported: set[str] = set()
-        summaries = {name: TyperCommand(name, help=said["summary"]) for name, said in self._known.items()}
+        summaries = {name: TyperCommand(name, help=row["summary"]) for name, row in self._known.items()}
         self.commands = {**summaries, **self.commands}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, imported."""
+        """Import a command and return it."""
         if cmd_name in self._known and cmd_name not in self._imported:  # some commands of a group may be imported
             for module in self._known[cmd_name]["modules"]:
                 importlib.import_module(module)
-            whole = {name for name, said in self._known.items() if sys.modules.keys() >= set(said["modules"])}
+            whole = {name for name, row in self._known.items() if sys.modules.keys() >= set(row["modules"])}
             made = typer.main.get_group(self.app).commands
             self.commands.update({name: made[name] for name in whole})
             self._imported |= whole
@@ -75,7 +70,7 @@ class KnownCommands(TyperGroup):
         self._summarised().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return what may stand here, from the summaries."""
+        """Complete a word from the summaries."""
         ctx.command = self._summarised()
         return ctx.command.shell_complete(ctx, incomplete)
 

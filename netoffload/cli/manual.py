@@ -1,7 +1,5 @@
 """``netoffload manual``: the manual pages, made from the commands."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -34,7 +32,7 @@ def manual(
     """
     root = typer.Context(typer.main.get_command(app), info_name="netoffload")
     if out is None:
-        print(_page(_found(root, command or [])), end="")
+        print(_page(_context_of(root, command or [])), end="")
         return
     if command:
         raise UsageError("--out writes the pages of all commands: leave out the command")
@@ -47,7 +45,7 @@ def manual(
         raise UsageError(f"cannot write to {out}: {error.strerror}") from error
 
 
-def _found(context: Any, words: Iterable[str]) -> Any:
+def _context_of(context: Any, words: Iterable[str]) -> Any:
     """Return the context of a command below ``context``."""
     for word in words:
         group = context.command
@@ -82,7 +80,11 @@ def _page(context: Any) -> str:
     name = context.command_path.replace(" ", "-")
     lines = [f'.TH "{_roff(name.upper())}" 1 "" "netoffload {netoffload.__version__}" "netoffload"']
     lines += [".SH NAME", f"{_roff(name)} \\- {_roff(' '.join(first.split()).rstrip('.'))}"]
-    lines += [".SH SYNOPSIS", f".B {_roff(context.command_path)}", _roff(" ".join(_usage(context)))]
+    lines += [
+        ".SH SYNOPSIS",
+        f".B {_roff(context.command_path)}",
+        _roff(" ".join(command.collect_usage_pieces(context))),
+    ]
     lines += [".SH DESCRIPTION"]
     for paragraph in [first, *(text for text in paragraphs if not text.startswith("Example: "))]:
         lines += [".PP", _roff(" ".join(paragraph.split()))]
@@ -97,19 +99,14 @@ def _page(context: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _usage(context: Any) -> list[str]:
-    pieces: list[str] = context.command.collect_usage_pieces(context)
-    return pieces
-
-
 def _options(context: Any) -> Iterator[tuple[str, str]]:
     """Yield arguments and options with their meanings; the options of ``nic`` are in the NIC's own parser."""
     if context.command.name == "nic":
         from netoffload.nic_options import NicProcess, options_of
 
-        for field, asked in options_of(NicProcess):
+        for field, option in options_of(NicProcess):
             default = f" [default: {field.default}]" if isinstance(field.default, str | int) and field.default else ""
-            yield f"{asked.flag} {asked.value}".rstrip(), asked.help_text + default
+            yield f"{option.flag} {option.value}".rstrip(), option.help_text + default
         return
     for parameter in context.command.get_params(context):
         record = parameter.get_help_record(context)

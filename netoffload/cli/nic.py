@@ -1,7 +1,5 @@
 """``netoffload nic``: one NIC in the foreground; ``warmup``: compile its kernels beforehand; ``unit``: for systemd."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -24,10 +22,8 @@ class _NicCommand(TyperCommand):
     """A command whose options are in the NIC's own parser, not in typer's; Tab completes them all the same."""
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        flags = [(asked.flag, asked.help_text) for _, asked in options_of(NicProcess)]
-        return [
-            SimpleNamespace(type="plain", value=flag, help=said) for flag, said in flags if flag.startswith(incomplete)
-        ]
+        options = [option for _, option in options_of(NicProcess) if option.flag.startswith(incomplete)]
+        return [SimpleNamespace(type="plain", value=option.flag, help=option.help_text) for option in options]
 
 
 @app.command(
@@ -75,8 +71,5 @@ def unit(
     config.check_choice("unit", name, UNITS)
     template = resources.files("netoffload_daemon").joinpath(f"systemd/netoffload-{name}@.service")
     environment, words = unit_words()
-    places = {"@PYTHON@": sys.executable, "@ENVIRONMENT@": environment, "@OPTIONS@": words}
-    text = template.read_text(encoding="utf-8")
-    for place, value in places.items():
-        text = text.replace(place, value)
-    print(text, end="")
+    text = template.read_text(encoding="utf-8").replace("@PYTHON@", sys.executable)
+    print(text.replace("@ENVIRONMENT@", environment).replace("@OPTIONS@", words), end="")

@@ -85,8 +85,9 @@ def stats(
         raise ControlError("no NIC answered")
     if as_json:
         print(json.dumps({"nics": shown}, indent=2))
-    for state in shown if not as_json else ():
-        _print_nic(state, all_counters)
+    else:
+        for state in shown:
+            _print_nic(state, all_counters)
     if len(shown) < len(nics):
         raise typer.Exit(ControlError.exit_code)  # the remarks name the silent NICs
 
@@ -108,24 +109,16 @@ def _explain(as_json: bool) -> None:
 
 
 def nic_controls(wanted: str | None = None) -> list[NicControl]:
-    """Return the NIC with this name or control socket, or all that have a name: those of testbeds.
-
-    Raises:
-        UsageError: no NIC has this name, or several have it.
-    """
-    if named := lab_offer("nic_controls"):
-        return list(named(wanted))
+    """Return the NIC with this name or control socket, or all that have a name: those of testbeds."""
+    if of_testbeds := lab_offer("nic_controls"):
+        return list(of_testbeds(wanted))
     if wanted is None or not Path(wanted).exists():
         raise UsageError(f"no NIC {wanted or 'has a name here'}: give the path of a control socket")
     return [NicControl(wanted, Path(wanted))]
 
 
 def read_nic(nic: NicControl) -> dict[str, Any]:
-    """Return a NIC's state and the rates and ratios derived from it, as JSON values.
-
-    Raises:
-        ControlError: the NIC does not answer.
-    """
+    """Return a NIC's state and the ratios derived from it, as JSON values."""
     from netoffload.engine.summary import summarise
 
     info = control.request(nic.path, "info")
@@ -155,13 +148,13 @@ def _print_nic(state: dict[str, Any], all_counters: bool) -> None:
 
     info, derived = state["info"], state["summary"]
     engine = f"{info['codec']}, bound 2^-{info['bound_k']}, {info['packing']}, {info['encapsulation']}"
-    what = f"{engine}, kernel {info['kernel']}, pid {info['pid']}"
-    print(f"NIC {state['nic']}: {info['host']} - {info['wire']}, {what}")
-    for name, said in (("tx", "sent"), ("rx", "received")):
-        print(f"  {said:9}{_direction_text(derived[name])}")
+    process = f"kernel {info['kernel']}, pid {info['pid']}"
+    print(f"NIC {state['nic']}: {info['host']} - {info['wire']}, {engine}, {process}")
+    for name, label in (("tx", "sent"), ("rx", "received")):
+        print(f"  {label:9}{_direction_text(derived[name])}")
     past = derived["kernel"]
     if any(past.values()):
-        tx, rx = (f"{past[f'{way}_octets']:,} octets in {past[f'{way}_frames']:,} frames" for way in ("tx", "rx"))
+        tx, rx = (f"{past[f'{one}_octets']:,} octets in {past[f'{one}_frames']:,} frames" for one in ("tx", "rx"))
         print(f"  {'kernel':9}carried past it: sent {tx}, received {rx}")
     if derived["class_shares"]:
         shares = "  ".join(f"{bits} bit {share:.1%}" for bits, share in derived["class_shares"].items())
@@ -234,16 +227,7 @@ def _watch_line(name: str, width: int, rates: Rates) -> str:
 
 
 def _intervals(nics: list[NicControl], interval_s: float, silent: set[str]) -> Iterator[dict[str, Rates]]:
-    """Yield each interval's rates by NIC; go on as long as one NIC answers.
-
-    Args:
-        nics: at least one.
-        interval_s: time between two readings.
-        silent: gets the names of NICs that do not answer; a remark names each of them once.
-
-    Raises:
-        ControlError: the last NIC has stopped answering.
-    """
+    """Yield each interval's rates by NIC as long as one NIC answers; ``silent`` gets the names of those that do not."""
     from netoffload.engine.summary import rates
 
     before, read_at_s = _read_counters(nics, silent), time.monotonic()

@@ -46,7 +46,7 @@ def top(
     nic_controls(nic)  # raises one clear line if there is no NIC, instead of an empty screen
     with contextlib.suppress(Interrupted), _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         before = _read(nic)
-        while not _asked_to_quit(max(0.0, before.read_at_s + interval - time.monotonic())):
+        while not _quit_pressed(max(0.0, before.read_at_s + interval - time.monotonic())):
             after = _read(nic)
             live.update(_screen(before, after), refresh=True)
             before = after
@@ -63,7 +63,7 @@ class _Reading:
 
 
 def _read(wanted: str | None) -> _Reading:
-    """Ask every NIC, also those of new runs; an error becomes a line on the screen and does not end it."""
+    """Read every NIC, also those of new runs; an error becomes a line on the screen and does not end it."""
     nics, silent = {}, []
     try:
         for nic in nic_controls(wanted):
@@ -138,7 +138,7 @@ def _keys() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _asked_to_quit(timeout_s: float) -> bool:
+def _quit_pressed(timeout_s: float) -> bool:
     """Wait for a key, at most ``timeout_s``; return True if it is q, or if the terminal is closed."""
     deadline = time.monotonic() + timeout_s
     while select.select([sys.stdin], [], [], max(0.0, deadline - time.monotonic()))[0]:

@@ -1,7 +1,5 @@
 """``netoffload verify``: whether codecs and collectives are right on this machine, and between these ranks."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

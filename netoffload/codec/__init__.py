@@ -65,8 +65,6 @@ the decoder at the edge of memory. ``netoffload.lab.bench`` measures speed, rati
 sets up Numba.
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import Final
 
@@ -83,11 +81,7 @@ CODECS: Final = MappingProxyType({codec_id: Codec(codec_id, reference.oracle_of(
 
 
 def get(name: str) -> Codec:
-    """Return the codec with the name ``name``.
-
-    Raises:
-        UsageError: no such codec.
-    """
+    """Return the codec with a name, or raise :class:`~netoffload.errors.UsageError`."""
     return CODECS[CodecId[check_choice("codec", name, NAMES).upper()]]
 
 

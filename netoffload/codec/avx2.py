@@ -7,9 +7,8 @@ of eight octets.
 Lemire, Kurz, Rupp: Stream VByte: Faster byte-oriented integer compression (2018).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -95,9 +94,10 @@ def _make_moves() -> tuple[Uint8Array, Uint8Array]:
 _SQUEEZE_OCTETS, _SPREAD_OCTETS = _make_moves()
 
 
-def _moved(builder: Builder, controls: Value, word: Value, mask: Value) -> Value:
+def _moved(builder: Builder, word: Value, mask: Value, *, name: str, rows: Uint8Array) -> Value:
     """Return the octets of a word, moved by the table's shuffle for a mask."""
     pair = ir.VectorType(I64, 2)
+    controls = vectors.table(builder, name, rows)
     both = [
         builder.bitcast(builder.insert_element(ir.Constant(pair, [0, 0]), half, I32(0)), _HALF)
         for half in (word, vectors.entry(builder, controls, mask, I64, LANES))
@@ -105,13 +105,8 @@ def _moved(builder: Builder, controls: Value, word: Value, mask: Value) -> Value
     return builder.extract_element(builder.bitcast(_shuffle(builder, *both), pair), I32(0))
 
 
-def _squeeze(builder: Builder, word: Value, mask: Value) -> Value:
-    return _moved(builder, vectors.table(builder, "squeeze_octets", _SQUEEZE_OCTETS), word, mask)
-
-
-def _spread(builder: Builder, word: Value, mask: Value) -> Value:
-    return _moved(builder, vectors.table(builder, "spread_octets", _SPREAD_OCTETS), word, mask)
-
+_squeeze = partial(_moved, name="squeeze_octets", rows=_SQUEEZE_OCTETS)
+_spread = partial(_moved, name="spread_octets", rows=_SPREAD_OCTETS)
 
 ISA: Final = Isa(_put_bursts, _get_tops, _squeeze, _spread, bursts=1)
 GROUPS: Final = groups_by_bursts(ISA)

@@ -20,15 +20,12 @@ lane masks and a population count, once per 64 floats, so it does not limit deco
 Only imported where the CPU has the instructions: LLVM aborts the process otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from netoffload.codec import avx2, vectors
 from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
@@ -37,7 +34,7 @@ from netoffload.codec.packed import GROUP, WIDTH_BITS, WIDTH_MAX, GroupGetter, G
 from netoffload.codec.scalar import LIMITS, Limits
 from netoffload.codec.vectors import I8, I16, I32, I64, call, words
 from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value, held
+from netoffload.compiled.emitted import ARRAY, Builder, Value, emits, held
 from netoffload.compiled.jit import inlined_with
 
 _OCTETS: Final = ir.VectorType(I8, BURST_LEN)
@@ -56,11 +53,9 @@ def _squeeze(builder: Builder, octets: Value, kept: Value) -> Value:
 
 
 def _kept_and_tags(builder: Builder, planes: Sequence[Value], first_of_four: Value) -> tuple[Value, Value]:
-    """Return which of the 64 octets are kept, one bit each, and both tag words, the first one's in the low half.
-
-    A lane's four octets are four bits: 0000, 0001, 0011 or 1111. The planes are first spread, so that each bit is the
-    first of its lane's four. A tag is the last two bits of (first ^ third) ^ 3 * second.
-    """
+    """Return which of the 64 octets are kept, one bit each, and both tag words, the first one's in the low half."""
+    # A lane's four octets are four bits: 0000, 0001, 0011 or 1111. The planes are first spread, so that each bit is the
+    # first of its lane's four. A tag is the last two bits of (first ^ third) ^ 3 * second.
     first, second, third = (_bmi2(builder, "pdep", plane, first_of_four) for plane in planes)
     kept = builder.add(builder.add(first, builder.shl(second, I64(1))), builder.mul(third, I64(12)))
     tags = builder.xor(builder.xor(first, third), builder.mul(second, I64(3)))
@@ -206,92 +201,63 @@ def _put_fields(builder: Builder, octets: Value, at: Value, codes: Value, lanes:
 
 
 def _make_put(*, full: bool) -> GroupPutter:
-    # Seven parameters: the first is Numba's.
-    @intrinsic
+    @emits(types.UniTuple(types.int64, 4), ARRAY, types.int64, types.int64, LIMITS, ARRAY, types.int64)
     def put(
-        typing_context: TypingContext,
-        source: NumbaType,
-        source_at: NumbaType,
-        count: NumbaType,
-        limits: NumbaType,
-        target: NumbaType,
-        target_at: NumbaType,
-    ) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            source, target = (vectors.octets_of(context, builder, signature.args[i], args[i]) for i in (0, 4))
-            there = None if full else vectors.lanes_below(builder, args[2], GROUP)
-            limits = [builder.extract_value(args[3], index) for index in range(len(LIMITS))]
-            planes: list[list[Value]] = []
-            octets = []
-            for number in range(4):
-                at = builder.add(args[1], I64(4 * _QUARTER * number))
-                quarter = None if there is None else vectors.part(builder, there, number, _QUARTER)
-                word = vectors.load_lanes(builder, source, at, _QUARTER, quarter)
-                in_planes, codes = vectors.bounded_octets(builder, word, limits)
-                octets.append(codes)
-                planes.append(in_planes)
-            joined = [_join(builder, [quarter[plane] for quarter in planes]) for plane in range(3)]
-            bits = [builder.bitcast(plane, I64) for plane in joined]
-            codes_at = builder.add(args[5], _put_masks(builder, target, args[5], bits[0]))
-            length = _put_fields(builder, target, codes_at, _join(builder, octets), joined[0])
-            length = builder.sub(builder.add(codes_at, length), args[5])
-            return context.make_tuple(builder, signature.return_type, [length, *bits])
+        builder: Builder, source: Value, source_at: Value, count: Value, limits: Value, target: Value, target_at: Value
+    ) -> list[Value]:
+        there = None if full else vectors.lanes_below(builder, count, GROUP)
+        each = vectors.members(builder, limits)
+        planes: list[list[Value]] = []
+        octets = []
+        for number in range(4):
+            at = builder.add(source_at, I64(4 * _QUARTER * number))
+            quarter = None if there is None else vectors.part(builder, there, number, _QUARTER)
+            word = vectors.load_lanes(builder, source, at, _QUARTER, quarter)
+            in_planes, codes = vectors.bounded_octets(builder, word, each)
+            octets.append(codes)
+            planes.append(in_planes)
+        joined = [_join(builder, [quarter[plane] for quarter in planes]) for plane in range(3)]
+        bits = [builder.bitcast(plane, I64) for plane in joined]
+        codes_at = builder.add(target_at, _put_masks(builder, target, target_at, bits[0]))
+        length = _put_fields(builder, target, codes_at, _join(builder, octets), joined[0])
+        return [builder.sub(builder.add(codes_at, length), target_at), *bits]
 
-        arguments = (source, types.int64, types.int64, LIMITS, target, types.int64)
-        return types.UniTuple(types.int64, 4)(*arguments), codegen
-
-    return put
+    return cast(GroupPutter, put)
 
 
-@intrinsic
-def _read_masks(typing_context: TypingContext, payload: NumbaType, at: NumbaType) -> Intrinsic:
-    def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-        octets = vectors.octets_of(context, builder, signature.args[0], args[0])
-        present = builder.zext(vectors.load(builder, octets, args[1], I8), I64)
-        packed = vectors.load(builder, octets, builder.add(args[1], I64(1)), I64)
-        tops = _bmi2(builder, "pdep", present, I64(_LAST_BITS))
-        lanes = _bmi2(builder, "pdep", packed, _full_octets(builder, tops))
-        is_whole = builder.zext(builder.icmp_unsigned("==", _octets_not_0(builder, lanes), tops), I64)
-        return context.make_tuple(builder, signature.return_type, [present, lanes, is_whole])
-
-    return types.UniTuple(types.int64, 3)(payload, types.int64), codegen
+@emits(types.UniTuple(types.int64, 3), ARRAY, types.int64)
+def _read_masks(builder: Builder, payload: Value, at: Value) -> list[Value]:
+    present = builder.zext(vectors.load(builder, payload, at, I8), I64)
+    packed = vectors.load(builder, payload, builder.add(at, I64(1)), I64)
+    tops = _bmi2(builder, "pdep", present, I64(_LAST_BITS))
+    lanes = _bmi2(builder, "pdep", packed, _full_octets(builder, tops))
+    return [present, lanes, builder.zext(builder.icmp_unsigned("==", _octets_not_0(builder, lanes), tops), I64)]
 
 
 def _make_get(*, full: bool) -> GroupGetter:
-    # Seven parameters: the first is Numba's.
-    @intrinsic
+    three = types.UniTuple(types.int64, 3)
+
+    @emits(three, ARRAY, types.int64, three, types.float32, ARRAY, types.int64)
     def get(
-        typing_context: TypingContext,
-        payload: NumbaType,
-        fields_at: NumbaType,
-        group: NumbaType,
-        unit8: NumbaType,
-        target: NumbaType,
-        target_at: NumbaType,
-    ) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            octets, target = (vectors.octets_of(context, builder, signature.args[i], args[i]) for i in (0, 4))
-            width, lanes, count = (builder.extract_value(args[2], index) for index in range(3))
-            is_whole = builder.zext(builder.icmp_unsigned("==", width, I64(WIDTH_MAX)), I64)
-            stored = vectors.load(builder, octets, builder.add(args[1], is_whole), _GROUP_OCTETS)
-            apart = _permuted(builder, stored, _row(builder, "apart", _APART, width))
-            first_bits = _row(builder, "first_bits", _FIRST_BITS, width)
-            bits = call(builder, "llvm.x86.avx512.pmultishift.qb.512", _GROUP_OCTETS, first_bits, apart)
-            top = builder.shl(I64(1), builder.sub(width, I64(1)))
-            tops = builder.icmp_unsigned("!=", builder.and_(bits, _low_octets(builder, top)), _all(0))
-            kept = _low_octets(builder, builder.sub(builder.shl(top, I64(1)), I64(1)))
-            fields = builder.and_(bits, kept)
-            magnitudes = builder.and_(builder.add(builder.lshr(fields, _all(1)), _all(1)), _all(0x7F))
-            codes, escapes = _spread(builder, builder.or_(magnitudes, builder.shl(fields, _all(7))), lanes)
-            _put_floats(builder, target, args[5], codes, args[3], None if full else count)
-            among = builder.lshr(I64(-1), builder.sub(I64(GROUP), builder.ctpop(lanes)))
-            in_top = builder.and_(builder.bitcast(tops, I64), among)
-            return context.make_tuple(builder, signature.return_type, [*escapes, in_top])
+        builder: Builder, payload: Value, fields_at: Value, group: Value, unit8: Value, target: Value, target_at: Value
+    ) -> list[Value]:
+        width, lanes, count = vectors.members(builder, group)
+        is_whole = builder.zext(builder.icmp_unsigned("==", width, I64(WIDTH_MAX)), I64)
+        stored = vectors.load(builder, payload, builder.add(fields_at, is_whole), _GROUP_OCTETS)
+        apart = _permuted(builder, stored, _row(builder, "apart", _APART, width))
+        first_bits = _row(builder, "first_bits", _FIRST_BITS, width)
+        bits = call(builder, "llvm.x86.avx512.pmultishift.qb.512", _GROUP_OCTETS, first_bits, apart)
+        top = builder.shl(I64(1), builder.sub(width, I64(1)))
+        tops = builder.icmp_unsigned("!=", builder.and_(bits, _low_octets(builder, top)), _all(0))
+        kept = _low_octets(builder, builder.sub(builder.shl(top, I64(1)), I64(1)))
+        fields = builder.and_(bits, kept)
+        magnitudes = builder.and_(builder.add(builder.lshr(fields, _all(1)), _all(1)), _all(0x7F))
+        codes, escapes = _spread(builder, builder.or_(magnitudes, builder.shl(fields, _all(7))), lanes)
+        _put_floats(builder, target, target_at, codes, unit8, None if full else count)
+        among = builder.lshr(I64(-1), builder.sub(I64(GROUP), builder.ctpop(lanes)))
+        return [*escapes, builder.and_(builder.bitcast(tops, I64), among)]
 
-        three = types.UniTuple(types.int64, 3)
-        return three(payload, types.int64, three, types.float32, target, types.int64), codegen
-
-    return get
+    return cast(GroupGetter, get)
 
 
 def _spread(builder: Builder, codes: Value, lanes: Value) -> tuple[Value, list[Value]]:

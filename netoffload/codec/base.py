@@ -1,7 +1,5 @@
 """A codec: three functions from arrays to arrays, an oracle, and a number on the wire."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +16,7 @@ from netoffload.errors import CodecError, UsageError
 class Codec:
     """One codec over whole arrays, compiled. The engine calls the kernels directly.
 
-    Attributes:
-        codec_id: its number in a block header.
-        oracle: the slow definition.
+    Values are contiguous float32[n], and the error bound is 2**-bound_k, 1..16; all else is a ``UsageError``.
     """
 
     codec_id: CodecId
@@ -28,24 +24,16 @@ class Codec:
 
     @property
     def spec(self) -> CodecSpec:
-        """Its name and the form of its payload."""
+        """Its row in the list of codecs."""
         return SPECS[self.codec_id]
 
     @property
     def name(self) -> str:
-        """The name that users ask for."""
+        """The name that users choose it by."""
         return self.spec.name
 
     def encode(self, values: Float32Array, bound_k: int) -> Uint8Array:
-        """Return the payload of ``values``.
-
-        Args:
-            values: float32[n], contiguous.
-            bound_k: the error bound is 2**-bound_k, 1..16.
-
-        Raises:
-            UsageError: another dtype, not contiguous, or a bound outside 1..16.
-        """
+        """Return the payload of ``values``."""
         _check_values(values)
         check_bound_k(bound_k)
         capacity = -(-values.size // kernels.LANES) * kernels.MAX_BURST_PAYLOAD
@@ -64,6 +52,7 @@ class Codec:
             CodecError: the tags and the length contradict each other.
         """
         check_bound_k(bound_k)
+        # Kernels read beyond a payload's end, and write whole bursts.
         padded = np.zeros(payload.size + kernels.DECODE_SLACK, np.uint8)
         padded[: payload.size] = payload
         target = np.empty(max(0, -(-count // kernels.LANES)) * kernels.LANES, np.float32)
@@ -73,16 +62,7 @@ class Codec:
         return target[:count]
 
     def round_trip(self, values: Float32Array, bound_k: int, out: Float32Array | None = None) -> Float32Array:
-        """Return decode(encode(values)) without making the payload.
-
-        Args:
-            values: float32[n], contiguous.
-            bound_k: the error bound is 2**-bound_k, 1..16.
-            out: float32[n] to write into; ``values`` itself is allowed.
-
-        Raises:
-            UsageError: another dtype, not contiguous, or a bound outside 1..16.
-        """
+        """Return decode(encode(values)) without making the payload, in ``out`` if given, which may be ``values``."""
         _check_values(values)
         check_bound_k(bound_k)
         target = np.empty_like(values) if out is None else out

@@ -14,13 +14,10 @@ kernel                  contract
 ======================  ==============================================================================
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from netoffload.compiled.arrays import Int64Array
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import popcount_u16
 from netoffload.wire.offload import BURST_FLOATS
 
 LANES: Final = BURST_FLOATS
@@ -40,15 +37,11 @@ DECODE_SLACK: Final = 64
 MALFORMED: Final = -1
 """Status of ``decode``: no encoder makes this payload of ``count`` floats."""
 
-EVEN_BITS: Final = 0x5555
-
 
 class Middle(NamedTuple):
     """Where the second half of a payload begins, so that both halves can be decoded side by side.
 
-    Attributes:
-        octets: octets of the first half.
-        floats: floats in the first half: whole bursts, or none.
+    The first half has these octets and floats: whole bursts, or none.
     """
 
     octets: int
@@ -56,19 +49,12 @@ class Middle(NamedTuple):
 
 
 @inline_kernel
-def long_lanes(tags: int) -> tuple[int, int]:
-    """Return how many lanes of a tag word take 16 bits or more, and how many 32."""
-    high = (tags >> 1) & EVEN_BITS
-    return popcount_u16(high), popcount_u16(high & tags)
-
-
-@inline_kernel
 def add_classes(classes: Int64Array, floats: int, codes_len: int, in16: int, in32: int) -> None:
     """Add ``floats`` floats to ``classes`` (int64[4], floats of 0, 8, 16 and 32 bits).
 
-    ``in16`` of them take 16 bits or more, ``in32`` take 32, and their codes have ``codes_len`` octets. A float that is
-    not 0 takes an octet, one more from 16 bits on, and two more for 32.
+    ``in16`` of them take 16 bits or more, ``in32`` take 32, and their codes have ``codes_len`` octets.
     """
+    # A float that is not 0 takes an octet, one more from 16 bits on, and two more for 32.
     in8 = codes_len - in16 - 2 * in32
     classes[0] += floats - in8
     classes[1] += in8 - in16

@@ -4,8 +4,6 @@
 the kernels writes and reads escapes one by one.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from netoffload.codec.bursts import MALFORMED
@@ -28,14 +26,7 @@ ESCAPE32: Final = 0x00
 
 
 class Coded(NamedTuple):
-    """The size of an encoded group.
-
-    Attributes:
-        octets: its length.
-        codes: floats that are not 0.
-        in16: how many of these floats have a 16-bit form.
-        in32: how many of these floats have a 32-bit form.
-    """
+    """The octets of an encoded group, its floats that are not 0, and how many of them take 16 and 32 bits."""
 
     octets: int
     codes: int

@@ -5,13 +5,11 @@ one that the CPU can run is used, or the one that ``NETOFFLOAD_KERNEL`` names. A
 ``netoffload.codec.bursts`` is their contract.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -26,8 +24,7 @@ from netoffload.codec.bursts import (
     TAGS_LEN,
     Middle,
 )
-from netoffload.codec.fixed import Kernels
-from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Made, Packed, Tagged
+from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Cut, Packed, Tagged
 from netoffload.compiled.arrays import Stretch
 from netoffload.compiled.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
 from netoffload.compiled.octets import whole
@@ -71,30 +68,40 @@ def usable_kernels() -> list[str]:
 
 def _choose() -> str:
     usable = usable_kernels()
-    asked = os.environ.get(ENV_KERNEL) or usable[0]
-    if asked not in CPU_FEATURES:
-        raise UsageError(f"{ENV_KERNEL}={asked!r} is unknown: choose from {', '.join(CPU_FEATURES)}")
-    if asked not in usable:
-        raise UsageError(f"{ENV_KERNEL}={asked} needs {', '.join(CPU_FEATURES[asked])}, or NUMBA_DISABLE_JIT is set")
-    return asked
+    name = os.environ.get(ENV_KERNEL) or usable[0]
+    if name not in CPU_FEATURES:
+        raise UsageError(f"{ENV_KERNEL}={name!r} is unknown: choose from {', '.join(CPU_FEATURES)}")
+    if name not in usable:
+        raise UsageError(f"{ENV_KERNEL}={name} needs {', '.join(CPU_FEATURES[name])}, or NUMBA_DISABLE_JIT is set")
+    return name
 
 
 KERNEL: Final = _choose()
 """The variant in use."""
 
 
-def _made(name: str, arguments: str, result: str, uses: dict[str, Any]) -> Callable[..., Any]:
-    """Return a kernel of one expression. Numba keeps what it compiles by this file and the kernel's name."""
-    names = {"__name__": __name__, "Stretch": Stretch, **uses}
-    exec(compile(f"def {name}({arguments}):\n    return {result}\n", __file__, "exec"), names)
-    return kernel(names[name])
+class Kernels(NamedTuple):
+    """The kernels of one codec, and the function from the bound k to the parameter that decoding takes in its place."""
+
+    encode: Callable[..., Any]
+    decode: Callable[..., Any]
+    decode_halves: Callable[..., Any]
+    round_trip: Callable[..., Any]
+    decoding: Callable[[int], Any]
 
 
 _ENCODE: Final = "source, source_at, count, bound_k, target, target_at, capacity, classes"
-_DECODE: Final = "payload, payload_at, available, count, unit8, target, target_at"
-_HALVES: Final = "payload, payload_at, available, count, middle, unit8, target, target_at"
-_ROOM: Final = "Stretch(target, target_at, capacity)"
-_CODED: Final = "Stretch(payload, payload_at, available)"
+_DECODE: Final = "payload, payload_at, available, count, parameter, target, target_at"
+_HALVES: Final = "payload, payload_at, available, count, middle, parameter, target, target_at"
+_ROUND: Final = "source, bound_k, target"
+_SHORTER: Final = {"room": "Stretch(target, target_at, capacity)", "coded": "Stretch(payload, payload_at, available)"}
+
+
+def _made(name: str, arguments: str, result: str, **uses: Any) -> Callable[..., Any]:
+    """Return a kernel of one expression. Numba keeps what it compiles by this file and the kernel's name."""
+    names = {"__name__": __name__, "Stretch": Stretch, **uses}
+    exec(compile(f"def {name}({arguments}):\n    return {result.format(**_SHORTER)}\n", __file__, "exec"), names)
+    return kernel(names[name])
 
 
 def _primitives_of(variant: str) -> Any:
@@ -104,80 +111,83 @@ def _primitives_of(variant: str) -> Any:
 
 @functools.cache
 def _tagged_decoders(variant: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    isa = _primitives_of(variant).ISA
-    name, same = f"decode_tagged_{variant}", tagged.burst_decoder(isa, same_unit=True)
-    other = tagged.burst_decoder(isa, same_unit=False)
-    uses = {"body": tagged.decode, "same": same, "other": other}
-    decode = _made(name, _DECODE, f"body(same, other, {_CODED}, count, unit8, target, target_at)", uses)
-    halves = f"body({_CODED}, count, middle, unit8, target, target_at)"
-    return decode, _made(f"{name}_halves", _HALVES, halves, {"body": tagged.halves_decoder(same, other, decode)})
+    isa, name = _primitives_of(variant).ISA, f"decode_tagged_{variant}"
+    same, other = (tagged.burst_decoder(isa, same_unit=is_same) for is_same in (True, False))
+    # The choice stands outside the loops: with one unit for both forms a burst takes fewer instructions.
+    either = "body(same, {}) if parameter == UNIT16 else body(other, {})"
+    uses = {"same": same, "other": other, "UNIT16": scalar.UNIT16}
+    arguments = "{coded}, count, parameter, target, target_at"
+    decode = _made(name, _DECODE, either.format(arguments, arguments), body=tagged.decode, **uses)
+    arguments = "decode, {coded}, count, middle, parameter, target, target_at"
+    halves = either.format(arguments, arguments)
+    return decode, _made(f"{name}_halves", _HALVES, halves, body=tagged.decode_halves, decode=decode, **uses)
 
 
 def _tagged_kernels(codec_id: CodecId, form: Tagged, variant: str) -> Kernels:
     if codec_id not in tagged.ARITHMETIC:
         raise UsageError(f"codec {SPECS[codec_id].name} has no arithmetic: add it to netoffload.codec.tagged")
     isa, arithmetic = _primitives_of(variant).ISA, tagged.ARITHMETIC[codec_id]
-    name, unit8 = f"{SPECS[codec_id].name}_{variant}", scalar.unit8_of(form)
-    uses = {"body": tagged.encoder(isa, arithmetic), "limits": arithmetic.limits}
-    encode = f"body(limits(bound_k), source, source_at, count, {_ROOM}, classes)"
-    decode, decode_halves = _tagged_decoders(variant)
+    name, unit8, limits = f"{SPECS[codec_id].name}_{variant}", scalar.unit8_of(form), arithmetic.limits
+    encode = "body(limits(bound_k), source, source_at, count, {room}, classes)"
     rounding = {
         "body": tagged.round_trip,
-        "whole": tagged.burst_rounder(isa, arithmetic, full=True),
-        "part": tagged.burst_rounder(isa, arithmetic, full=False),
-        "limits": arithmetic.limits,
+        "full": tagged.burst_rounder(arithmetic, full=True),
+        "part": tagged.burst_rounder(arithmetic, full=False),
         "unit8": unit8,
     }
+    round_trip = "body(full, part, limits(bound_k), unit8(bound_k), source, target)"
     return Kernels(
-        encode=_made(f"encode_{name}", _ENCODE, encode, uses),
-        decode=decode,
-        decode_halves=decode_halves,
-        round_trip=_made(
-            f"round_trip_{name}",
-            "source, bound_k, target",
-            "body(whole, part, limits(bound_k), unit8(bound_k), source, target)",
-            rounding,
-        ),
-        coding=fixed.bound_itself,
+        _made(f"encode_{name}", _ENCODE, encode, body=tagged.encoder(isa, arithmetic), limits=limits),
+        *_tagged_decoders(variant),
+        _made(f"round_trip_{name}", _ROUND, round_trip, limits=limits, **rounding),
         decoding=unit8,
     )
 
 
 def _packed_kernels(form: Packed, variant: str) -> Kernels:
-    values, groups = kernels_of(form.values, variant), _primitives_of(variant).GROUPS
-    uses = groups._asdict() | {"limits": tagged.ARITHMETIC[form.values].limits}
-    encode = f"body(put, limits(bound_k), source, source_at, count, {_ROOM}, classes)"
-    decode = _made(
-        f"decode_packed_{variant}",
-        _DECODE,
-        f"body(read_masks, get, {_CODED}, count, unit8, target, target_at)",
-        uses | {"body": packed.decode},
-    )
-    return values._replace(
-        encode=_made(f"encode_packed_{variant}", _ENCODE, encode, uses | {"body": packed.encode}),
+    name, uses = f"packed_{variant}", _primitives_of(variant).GROUPS._asdict()
+    encode = "body(put, limits(bound_k), source, source_at, count, {room}, classes)"
+    limits = tagged.ARITHMETIC[form.values].limits
+    decoding = "body(read_masks, get, {coded}, count, parameter, target, target_at)"
+    decode = _made(f"decode_{name}", _DECODE, decoding, body=packed.decode, **uses)
+    halves = "body(decode, {coded}, count, middle, parameter, target, target_at)"
+    return kernels_of(form.values, variant)._replace(
+        encode=_made(f"encode_{name}", _ENCODE, encode, body=packed.encode, limits=limits, **uses),
         decode=decode,
-        decode_halves=_made(
-            f"decode_packed_{variant}_halves",
-            _HALVES,
-            f"body(decode, {_CODED}, count, middle, unit8, target, target_at)",
-            {"body": packed.decode_halves, "decode": decode},
-        ),
+        decode_halves=_made(f"decode_{name}_halves", _HALVES, halves, body=packed.decode_halves, decode=decode),
+    )
+
+
+@inline_kernel
+def _bound_itself(bound_k: int) -> int:
+    return bound_k
+
+
+def _fixed_kernels(name: str, form: Cut) -> Kernels:
+    to_code, to_word = fixed.mappings_of(form)
+    encode = "body(to_code, bits, bound_k, source, source_at, count, {room}, classes)"
+    decoding = "body(to_word, bits, parameter, {coded}, count, target, target_at)"
+    decode = _made(f"decode_{name}", _DECODE, decoding, body=fixed.decode, to_word=to_word, bits=form.bits)
+    halves = "body(decode, bits, parameter, {coded}, count, middle, target, target_at)"
+    round_trip = "body(to_code, to_word, bound_k, source, target)"
+    return Kernels(
+        _made(f"encode_{name}", _ENCODE, encode, body=fixed.encode, to_code=to_code, bits=form.bits),
+        decode,
+        _made(f"decode_{name}_halves", _HALVES, halves, body=fixed.decode_halves, decode=decode, bits=form.bits),
+        _made(f"round_trip_{name}", _ROUND, round_trip, body=fixed.round_trip, to_code=to_code, to_word=to_word),
+        decoding=_bound_itself,
     )
 
 
 @functools.cache
 def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
-    """Return the kernels of a codec in one of the variants.
-
-    Raises:
-        UsageError: a codec with tags and without arithmetic.
-    """
-    form = SPECS[codec_id].form
-    if isinstance(form, Tagged):
-        return _tagged_kernels(codec_id, form, variant)
-    if isinstance(form, Packed):
-        return _packed_kernels(form, variant)
-    return fixed.made_kernels(form) if isinstance(form, Made) else fixed.cut_kernels(form)
+    """Return the kernels of a codec in one of the variants."""
+    spec = SPECS[codec_id]
+    if isinstance(spec.form, Tagged):
+        return _tagged_kernels(codec_id, spec.form, variant)
+    return (
+        _packed_kernels(spec.form, variant) if isinstance(spec.form, Packed) else _fixed_kernels(spec.name, spec.form)
+    )
 
 
 @inline_kernel
@@ -201,77 +211,45 @@ def codec_for(codec_id: int, understood: int) -> int:
     return codec_id
 
 
-def _by_id(kind: str, arguments: str, parameter: str, otherwise: str) -> Callable[..., Any]:
-    """Return the kernel that calls the kernel of a codec by its id: generated code with a chain of comparisons.
+def _by_id(kind: str, arguments: str, otherwise: str) -> Callable[..., Any]:
+    """Return the kernel that calls a codec's kernel of this kind by its id, in a chain of comparisons.
 
-    Args:
-        kind: a field of :class:`~netoffload.codec.fixed.Kernels`.
-        arguments: the arguments of these kernels; ``bound_k`` is replaced by each codec's parameter.
-        parameter: the field of ``Kernels`` that computes this parameter.
-        otherwise: the result for an unknown id.
+    ``parameter`` among the arguments is made from the bound. ``otherwise`` is the result for an unknown id.
     """
-    names: dict[str, Any] = {"__name__": __name__, "MALFORMED": MALFORMED, "round_trip_cut": fixed.round_trip_cut}
-    lines = [f"def {kind}(codec_id, {arguments}):"]
+    names: dict[str, Any] = {"__name__": __name__, "MALFORMED": MALFORMED}
+    lines = [f"def {kind}(codec_id, {arguments.replace('parameter', 'bound_k')}):"]
     for codec_id in SPECS:
         kernels = kernels_of(codec_id)
-        names |= {f"of_{codec_id:d}": getattr(kernels, kind), f"parameter_{codec_id:d}": getattr(kernels, parameter)}
-        said = arguments.replace("bound_k", f"parameter_{codec_id:d}(bound_k)")
-        lines += [f"    if codec_id == {codec_id:d}:", f"        return of_{codec_id:d}({said})"]
+        names |= {f"of_{codec_id:d}": getattr(kernels, kind), f"decoding_{codec_id:d}": kernels.decoding}
+        own = arguments.replace("parameter", f"decoding_{codec_id:d}(bound_k)")
+        lines += [f"    if codec_id == {codec_id:d}:", f"        return of_{codec_id:d}({own})"]
     source = "\n".join([*lines, f"    return {otherwise}"])
     exec(compile(source, __file__, "exec"), names)  # Numba keeps what it compiles by the file
     return kernel(names[kind])
 
 
-encode_fit: Final = _by_id(
-    "encode", "source, source_at, count, bound_k, target, target_at, capacity, classes", "coding", "0, 0"
-)
+encode_fit: Final = _by_id("encode", _ENCODE, "0, 0")
 """Encode as many of ``count`` floats as fit into ``capacity`` octets: whole bursts, but for the last of the floats.
 
-Args:
-    codec_id: a :class:`~netoffload.codec_specs.CodecId`.
-    source: uint8 array; the floats start at ``source_at`` and need no alignment.
-    source_at: first octet of the first float.
-    count: floats to encode.
-    bound_k: the error bound is 2**-bound_k; codecs without tags ignore it.
-    target: uint8 array for the payload; see the contract for its slack.
-    target_at: where the payload starts.
-    capacity: the most octets that the payload may have.
-    classes: int64[4], to which the call adds the floats per class (0, 8, 16, 32 bits).
-
-Returns:
-    Floats encoded, octets written; 0 and 0 for an unknown id.
+The floats need no alignment. Source and target are uint8 arrays; the contract says what slack they need. The call adds
+the floats per class (0, 8, 16, 32 bits) to ``classes``, int64[4]. It returns floats encoded and octets written, 0 and 0
+for an unknown id.
 """
 
-decode: Final = _by_id(
-    "decode", "payload, payload_at, available, count, bound_k, target, target_at", "decoding", "MALFORMED"
-)
+decode: Final = _by_id("decode", _DECODE, "MALFORMED")
 """Decode ``count`` floats and return the octets read; ``MALFORMED`` for a bad payload or an unknown id.
 
-Args:
-    codec_id: a :class:`~netoffload.codec_specs.CodecId`.
-    payload: uint8 array; see the contract for its slack.
-    payload_at: where the payload starts.
-    available: the most octets that the payload may have.
-    count: floats to decode.
-    bound_k: the error bound is 2**-bound_k.
-    target: uint8 array for the floats; see the contract.
-    target_at: where the floats start.
+The payload, at most ``available`` octets, and the target are uint8 arrays with the slack of the contract.
 """
 
-decode_halves: Final = _by_id(
-    "decode_halves",
-    "payload, payload_at, available, count, middle, bound_k, target, target_at",
-    "decoding",
-    "MALFORMED",
-)
+decode_halves: Final = _by_id("decode_halves", _HALVES, "MALFORMED")
 """Decode a payload whose middle is known; otherwise like :func:`decode`.
 
-Args:
-    middle: a :class:`~netoffload.codec.bursts.Middle`, its octets at most ``available``, its floats at most ``count``.
-        The result is ``MALFORMED`` if no burst starts there.
+The middle's octets are at most ``available``, its floats at most ``count``. The result is ``MALFORMED`` if no burst
+starts there.
 """
 
-round_trip: Final = _by_id("round_trip", "source, bound_k, target", "coding", "round_trip_cut(source, 32, target)")
+round_trip: Final = _by_id("round_trip", _ROUND, f"of_{CodecId.NONE:d}(source, bound_k, target)")
 """Write the round trip of ``source`` to ``target``; both are uint32 arrays of float bits, and may be the same.
 
 With an unknown id the call copies the floats.

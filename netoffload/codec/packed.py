@@ -1,20 +1,8 @@
-"""The packed codec: one body for every CPU.
-
-A group is 64 floats, the last one of a payload perhaps fewer. Groups of zeros become runs::
-
-    burst mask               1 octet, not 0: bit i, burst i (8 floats) has a float that is not 0
-    lane masks               1 octet per such burst: bit i, lane i is not 0
-    width and fields         from the low end: 3 bits for the width less 1, a field per float that is not 0, zeros up
-                             to a whole octet; before fields of 8 bits the first octet is 0x07
-    16 bits                  2 octets, little-endian, per field ``FIELD16``
-    32 bits                  4 octets per field ``FIELD32``
-
-    0x00, then an octet z    z + 1 groups of zeros, 1 to 256; the last group of a payload may be shorter
+"""The packed codec: one body for every CPU. ``netoffload.codec`` describes the groups.
 
 Each float that is not 0 has a *code* of an octet: the 8-bit form of ``bounded``, or ``ESCAPE16`` or ``ESCAPE32``, which
-are the 8-bit codes of -0 and +0. A field is 2 * (magnitude - 1) + sign of the code. ``FIELD16`` and ``FIELD32`` mark
-escapes, so a group with an escape has fields of 8 bits. An encoder takes the least width and the longest run of zeros;
-a decoder refuses any other payload.
+are the 8-bit codes of -0 and +0. A field is 2 * (magnitude - 1) + sign of the code, so escapes become ``FIELD16`` and
+``FIELD32``, and their group has fields of 8 bits. A run of groups of zeros is 0x00 and an octet, their number less 1.
 
 Instruction sets differ in three primitives (:class:`Groups`): to write masks and fields of a group, to read its masks,
 and to read its fields. Escapes, runs, checks and what does not fit are the same for all. AVX-512 holds a group in
@@ -23,15 +11,12 @@ They squeeze the codes of a burst together and spread them again in a word of 64
 a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
@@ -39,7 +24,7 @@ from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, wit
 from netoffload.codec.scalar import LIMITS, MAGNITUDE_BITS, Limits, bounded_lane, decode_lane
 from netoffload.codec.vectors import I8, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
-from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
+from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
 from netoffload.compiled.jit import JIT_DISABLED, inline_kernel, inlined_with
 from netoffload.compiled.octets import (
     bit_length,
@@ -74,8 +59,8 @@ _LOW32: Final = 0xFFFFFFFF
 _EVERY16: Final = 0x0001000100010001
 _EVERY32: Final = 0x0000000100000001
 GroupPutter: TypeAlias = Callable[[Uint8Array, int, int, Limits, Uint8Array, int], tuple[int, int, int, int]]
-"""Writes masks and fields: source, its place, floats (1 to 64), limits, target, its place. Returns their octets, and
-which floats are not 0, take 16 bits or more, and take 32. Of a group of zeros only the second result counts."""
+"""Writes masks and fields of 1 to 64 floats. Returns their octets, and which floats are not 0, take 16 bits or more,
+and take 32. Of a group of zeros only the second result counts."""
 
 MaskReader: TypeAlias = Callable[[Uint8Array, int], tuple[int, int, int]]
 """Reads the masks at a place: the burst mask, which of 64 floats are not 0, and whether every lane mask has a bit."""
@@ -83,8 +68,8 @@ MaskReader: TypeAlias = Callable[[Uint8Array, int], tuple[int, int, int]]
 GroupGetter: TypeAlias = Callable[
     [Uint8Array, int, tuple[int, int, int], np.float32, Uint8Array, int], tuple[int, int, int]
 ]
-"""Stores the floats of the fields at a place, 0 for an escape: payload, place, (width, which floats are not 0, floats),
-unit8, target, its place. Returns which are escapes to 16 and to 32 bits, and whether a field needs all bits."""
+"""Stores the floats of the fields at a place, 0 for an escape, of a group: (width, which floats are not 0, floats).
+Returns which are escapes to 16 and to 32 bits, and whether a field needs all bits."""
 
 
 class Groups(NamedTuple):
@@ -162,10 +147,7 @@ def fields_len(fields: int, width: int) -> int:
 
 @inline_kernel
 def fitting_floats(octets: Uint8Array, at: int, lanes: int, capacity: int) -> int:
-    """Return how many floats of the group at ``at``, whole bursts, fit into ``capacity`` octets.
-
-    Bursts of zeros at the group's beginning always fit: they become part of a run.
-    """
+    """Return how many floats of the group at ``at``, whole bursts, fit into ``capacity`` octets."""
     present = u8(octets, at)
     head, fields_at = at + 1, at + 1 + popcount_u16(present)
     width = (u8(octets, fields_at) & (WIDTH_MAX - 1)) + 1
@@ -182,6 +164,7 @@ def fitting_floats(octets: Uint8Array, at: int, lanes: int, capacity: int) -> in
                 bit += width
                 union |= field
                 others += 2 * int(field == FIELD16) + 4 * int(field == FIELD32)
+        # Bursts of zeros at the group's beginning always fit: they become part of a run.
         if fields > 0 and others + fields_len(fields, bit_length(union)) > capacity:
             break
         fitting = min(lanes, fitting + LANES)
@@ -316,15 +299,11 @@ else:
     def _of_word(emit: Callable[[Builder, Value], Value]) -> Any:
         """Return a function from a word to a word: eight octets side by side."""
 
-        @intrinsic
-        def of_word(typing_context: TypingContext, word: NumbaType) -> Intrinsic:
-            def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-                result = emit(builder, builder.bitcast(args[0], _OCTETS))
-                return builder.bitcast(result, I64) if result.type == _OCTETS else result
+        def of_word(builder: Builder, word: Value) -> Value:
+            result = emit(builder, builder.bitcast(word, _OCTETS))
+            return builder.bitcast(result, I64) if result.type == _OCTETS else result
 
-            return types.int64(types.int64), codegen
-
-        return of_word
+        return emits(types.int64, types.int64)(of_word)
 
     def _emit_fields(builder: Builder, codes: Value) -> Value:
         less = builder.shl(builder.sub(builder.and_(codes, _all(127)), _all(1)), _all(1))
@@ -376,11 +355,7 @@ def _first(word: int, count: int) -> int:
 
 @inline_kernel
 def _pack_codes(target: Uint8Array, at: int, codes: int) -> int:
-    """Turn the codes behind ``at``, an octet each, into the width and fields; return the octets of width and fields.
-
-    Eight fields of any width are whole octets. The width takes three bits, so each word of eight fields is shifted by
-    three bits. The write position never overtakes the codes that are still to be read.
-    """
+    """Turn the codes behind ``at``, an octet each, into the width and fields; return the octets of width and fields."""
     union = 0
     for first in range(0, codes, 8):
         fields = _first(fields_of(load_u64(target, at + 1 + first)), min(codes - first, 8))
@@ -391,6 +366,8 @@ def _pack_codes(target: Uint8Array, at: int, codes: int) -> int:
     if width == WIDTH_MAX:
         target[at] = below
         return 1 + codes
+    # Eight fields of any width are whole octets. The width takes three bits, so each word of eight fields is shifted by
+    # three bits. The write position never overtakes the codes that are still to be read.
     for eight in range((codes + 7) // 8):
         word = _fold(load_u64(target, at + 1 + 8 * eight), width) << WIDTH_BITS | below
         store_u64(target, at + width * eight, word)
@@ -421,29 +398,17 @@ class _Leaves(NamedTuple):
 
     squeeze: Callable[[int, int], int]
     spread: Callable[[int, int], int]
-    mask_burst: Callable[..., int]
-    mask_part: Callable[..., int]
-    code_burst: Callable[..., int]
-    code_part: Callable[..., int]
-    decode_burst: Callable[..., int]
+    mask_burst: Callable[[Uint8Array, int, int, int], int]
+    mask_part: Callable[[Uint8Array, int, int, int], int]
+    code_burst: Callable[[Uint8Array, int, int, Limits, int, Uint8Array, int], int]
+    code_part: Callable[[Uint8Array, int, int, Limits, int, Uint8Array, int], int]
+    decode_burst: Callable[[int, int, np.float32, Uint8Array, int], int]
 
 
 def groups_by_bursts(isa: Isa) -> Groups:
     """Return primitives that handle one burst after the other."""
     leaves = _interpreted_leaves() if JIT_DISABLED else _emitted_leaves(isa)
-    spread = leaves.spread
-
-    @inlined_with
-    def read_masks(payload: Uint8Array, at: int) -> tuple[int, int, int]:
-        present = u8(payload, at)
-        there = spread(load_u64(payload, at + 1), present)
-        return present, there, int(octets_there(there) == present)
-
-    return Groups(_putter(leaves), read_masks, _getter(leaves))
-
-
-def _putter(leaves: _Leaves) -> GroupPutter:
-    squeeze, _, mask_burst, mask_part, code_burst, code_part, _ = leaves
+    squeeze, spread, mask_burst, mask_part, code_burst, code_part, decode_burst = leaves
 
     @inlined_with
     def put(
@@ -481,11 +446,11 @@ def _putter(leaves: _Leaves) -> GroupPutter:
             wholes |= (planes >> 8) << lanes - rest
         return fields_at - at + _pack_codes(target, fields_at, sums >> 56 & 0xFF), there, longs, wholes
 
-    return put
-
-
-def _getter(leaves: _Leaves) -> GroupGetter:
-    decode_burst = leaves.decode_burst
+    @inlined_with
+    def read_masks(payload: Uint8Array, at: int) -> tuple[int, int, int]:
+        present = u8(payload, at)
+        there = spread(load_u64(payload, at + 1), present)
+        return present, there, int(octets_there(there) == present)
 
     @inlined_with
     def get(
@@ -514,103 +479,60 @@ def _getter(leaves: _Leaves) -> GroupGetter:
             in32 |= (escapes >> 8) << LANES * burst
         return in16, in32, union >> width - 1
 
-    return get
+    return Groups(put, read_masks, get)
 
 
 def _emitted_leaves(isa: Isa) -> _Leaves:
-    return _Leaves(
-        _mover(isa.squeeze),
-        _mover(isa.spread),
-        _masker(full=True),
-        _masker(full=False),
-        _coder(isa, full=True),
-        _coder(isa, full=False),
-        _decoder(isa),
-    )
+    mover = emits(types.int64, types.int64, types.int64)
+
+    @emits(types.int64, types.int64, types.int64, types.float32, ARRAY, types.int64)
+    def decode_burst(
+        builder: Builder, codes: Value, mask: Value, unit8: Value, target: Value, target_at: Value
+    ) -> Value:
+        octets = builder.bitcast(isa.spread(builder, codes, mask), _OCTETS)
+        top = builder.shl(builder.zext(octets, WORDS), words(24))
+        vectors.store(builder, vectors.floats_of_tops8(builder, top, unit8), target, target_at)
+        marks = (builder.icmp_unsigned("==", octets, _all(mark)) for mark in (ESCAPE16, ESCAPE32))
+        in16, in32 = (vectors.bits_of_plane(builder, mark) for mark in marks)
+        return builder.or_(in16, builder.shl(builder.and_(in32, mask), I64(8)))
+
+    maskers, coders = (_masker(full=True), _masker(full=False)), (_coder(isa, full=True), _coder(isa, full=False))
+    squeeze = mover(lambda builder, word, mask: isa.squeeze(builder, word, mask))
+    spread = mover(lambda builder, word, mask: isa.spread(builder, word, mask))
+    return _Leaves(squeeze, spread, *maskers, *coders, decode_burst)
 
 
-def _mover(move: Callable[[Builder, Value, Value], Value]) -> Callable[[int, int], int]:
-    @intrinsic
-    def moved(typing_context: TypingContext, word: NumbaType, mask: NumbaType) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            return move(builder, *args)
-
-        return types.int64(types.int64, types.int64), codegen
-
-    return moved
-
-
-def _masker(*, full: bool) -> Callable[[Uint8Array, int, int, int], int]:
-    @intrinsic
-    def mask_burst(
-        typing_context: TypingContext, source: NumbaType, at: NumbaType, floats: NumbaType, smallest: NumbaType
-    ) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            octets = vectors.octets_of(context, builder, signature.args[0], args[0])
-            there = None if full else vectors.lanes_below(builder, args[2], LANES)
-            magnitude = builder.and_(vectors.load_lanes(builder, octets, args[1], LANES, there), words(MAGNITUDE_BITS))
-            (limit,) = vectors.spread(builder, [args[3]])
-            return vectors.bits_of_plane(builder, builder.icmp_signed(">=", magnitude, limit))
-
-        return types.int64(source, types.int64, types.int64, types.int64), codegen
+def _masker(*, full: bool) -> Any:
+    @emits(types.int64, ARRAY, types.int64, types.int64, types.int64)
+    def mask_burst(builder: Builder, source: Value, at: Value, floats: Value, smallest: Value) -> Value:
+        there = None if full else vectors.lanes_below(builder, floats, LANES)
+        magnitude = builder.and_(vectors.load_lanes(builder, source, at, LANES, there), words(MAGNITUDE_BITS))
+        (limit,) = vectors.spread(builder, [smallest])
+        return vectors.bits_of_plane(builder, builder.icmp_signed(">=", magnitude, limit))
 
     return mask_burst
 
 
-def _coder(isa: Isa, *, full: bool) -> Callable[[Uint8Array, int, int, Limits, int, Uint8Array, int], int]:
-    # Eight parameters: the first is Numba's.
-    @intrinsic
+def _coder(isa: Isa, *, full: bool) -> Any:
+    @emits(types.int64, ARRAY, types.int64, types.int64, LIMITS, types.int64, ARRAY, types.int64)
     def code_burst(
-        typing_context: TypingContext,
-        source: NumbaType,
-        at: NumbaType,
-        floats: NumbaType,
-        limits: NumbaType,
-        mask: NumbaType,
-        target: NumbaType,
-        target_at: NumbaType,
-    ) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            source, target = (vectors.octets_of(context, builder, signature.args[i], args[i]) for i in (0, 5))
-            there = None if full else vectors.lanes_below(builder, args[2], LANES)
-            word = vectors.load_lanes(builder, source, args[1], LANES, there)
-            limits = [builder.extract_value(args[3], index) for index in range(len(LIMITS))]
-            planes, codes = vectors.bounded_octets(builder, word, limits)
-            vectors.store(builder, isa.squeeze(builder, builder.bitcast(codes, I64), args[4]), target, args[6])
-            longs, wholes = (vectors.bits_of_plane(builder, plane) for plane in planes[1:])
-            return builder.or_(longs, builder.shl(wholes, I64(8)))
-
-        arguments = (source, types.int64, types.int64, LIMITS, types.int64, target, types.int64)
-        return types.int64(*arguments), codegen
+        builder: Builder,
+        source: Value,
+        at: Value,
+        floats: Value,
+        limits: Value,
+        mask: Value,
+        target: Value,
+        target_at: Value,
+    ) -> Value:
+        there = None if full else vectors.lanes_below(builder, floats, LANES)
+        word = vectors.load_lanes(builder, source, at, LANES, there)
+        planes, codes = vectors.bounded_octets(builder, word, vectors.members(builder, limits))
+        vectors.store(builder, isa.squeeze(builder, builder.bitcast(codes, I64), mask), target, target_at)
+        longs, wholes = (vectors.bits_of_plane(builder, plane) for plane in planes[1:])
+        return builder.or_(longs, builder.shl(wholes, I64(8)))
 
     return code_burst
-
-
-def _decoder(isa: Isa) -> Callable[..., int]:
-    @intrinsic
-    def decode_burst(
-        typing_context: TypingContext,
-        codes: NumbaType,
-        mask: NumbaType,
-        unit8: NumbaType,
-        target: NumbaType,
-        target_at: NumbaType,
-    ) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            target = vectors.octets_of(context, builder, signature.args[3], args[3])
-            octets = ir.VectorType(I8, LANES)
-            codes = builder.bitcast(isa.spread(builder, args[0], args[1]), octets)
-            top = builder.shl(builder.zext(codes, WORDS), words(24))
-            vectors.store(builder, vectors.floats_of_tops8(builder, top, args[2]), target, args[4])
-            marks = (
-                builder.icmp_unsigned("==", codes, ir.Constant(octets, [mark] * LANES)) for mark in (ESCAPE16, ESCAPE32)
-            )
-            in16, in32 = (vectors.bits_of_plane(builder, mark) for mark in marks)
-            return builder.or_(in16, builder.shl(builder.and_(in32, args[1]), I64(8)))
-
-        return types.int64(types.int64, types.int64, types.float32, target, types.int64), codegen
-
-    return decode_burst
 
 
 def _interpreted_leaves() -> _Leaves:

@@ -7,9 +7,8 @@ Octets are squeezed together and spread in a word of 64 bits, in three steps: ea
 places. Tables have the octets that move and those that stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -92,7 +91,7 @@ def _get_tops(builder: Builder, octets: Value, at: Value, tags: Value, classes: 
 
 
 def _make_moves() -> npt.NDArray[np.uint64]:
-    """Return per mask: which octets stay and which come, in each of three steps of :func:`_squeeze`, and of _spread."""
+    """Return per mask: which octets stay and which come, in each of three steps that squeeze, and that spread."""
     moves = np.zeros((256, 2, 3, 2), np.uint64)
     for mask in range(256):
         lanes = [lane for lane in range(LANES) if mask >> lane & 1]
@@ -109,6 +108,7 @@ _MOVES: Final = _make_moves()
 
 
 def _moved(builder: Builder, word: Value, mask: Value, *, up: bool) -> Value:
+    """Return the octets of a word, moved in three steps."""
     rows = vectors.table(builder, "moves", _MOVES)
     at = builder.add(builder.mul(mask, I64(96)), I64(48 * up))
     for step in (2, 1, 0) if up else (0, 1, 2):
@@ -118,13 +118,5 @@ def _moved(builder: Builder, word: Value, mask: Value, *, up: bool) -> Value:
     return word
 
 
-def _squeeze(builder: Builder, word: Value, mask: Value) -> Value:
-    return _moved(builder, word, mask, up=False)
-
-
-def _spread(builder: Builder, word: Value, mask: Value) -> Value:
-    return _moved(builder, word, mask, up=True)
-
-
-ISA: Final = Isa(_put_bursts, _get_tops, _squeeze, _spread, bursts=1)
+ISA: Final = Isa(_put_bursts, _get_tops, partial(_moved, up=False), partial(_moved, up=True), bursts=1)
 GROUPS: Final = groups_by_bursts(ISA)

@@ -3,8 +3,6 @@
 This is the specification, so it is kept simple: Python integers build the burst format, one burst at a time.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -99,11 +97,7 @@ def pack(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
 
 
 def unpack(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
-    """Return (tags, codes) of the ``count`` floats in ``payload``.
-
-    Raises:
-        CodecError: the tags and the length contradict each other.
-    """
+    """Return (tags, codes) of the ``count`` floats in ``payload``."""
     octets = payload.tobytes()
     tags = np.zeros(count, np.uint8)
     codes = np.zeros(count, np.uint32)
@@ -168,11 +162,7 @@ def _escapes(lanes: Lanes) -> bytes:
 
 
 def unpack_groups(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
-    """Return (tags, codes) of the ``count`` floats in groups and runs.
-
-    Raises:
-        CodecError: no encoder makes these octets of ``count`` floats.
-    """
+    """Return (tags, codes) of the ``count`` floats in groups and runs."""
     octets = iter(payload.tobytes())
     tags = np.zeros(count, np.uint8)
     codes = np.zeros(count, np.uint32)
@@ -220,11 +210,10 @@ def _fields(octets: Iterator[int], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Oracle:
-    """The slow definition of a codec.
+    """The slow definition of a codec; ``decode`` raises :class:`~netoffload.errors.CodecError`.
 
-    ``encode`` and ``round_trip`` take (values, bound_k), ``decode`` takes (payload, count, bound_k). A codec with tags
-    or groups also has ``compress`` and ``decompress``, which make and read tags and codes. These two are fast enough to
-    run on all float32 values.
+    A codec with tags or groups also has ``compress`` and ``decompress``, which make and read tags and codes. These two
+    are fast enough to run on all float32 values.
     """
 
     encode: Callable[[Float32Array, int], Uint8Array]
@@ -264,24 +253,19 @@ def truncating(kept_bits: int) -> Oracle:
     """Return the oracle of a codec that keeps the ``kept_bits`` (8, 10, 16 or 32) most significant bits."""
     mask = np.uint32(0xFFFFFFFF >> (32 - kept_bits) << (32 - kept_bits))
 
-    def encode(values: Float32Array, bound_k: int) -> Uint8Array:
-        del bound_k
-        words = np.zeros(-(-values.size // 8) * 8, np.uint32)
-        words[: values.size] = values.view(np.uint32) >> (32 - kept_bits)
-        bursts = [sum(int(word) << kept_bits * i for i, word in enumerate(burst)) for burst in words.reshape(-1, 8)]
-        return np.frombuffer(b"".join(burst.to_bytes(kept_bits, "little") for burst in bursts), np.uint8)
+    def encode(values: Float32Array, _bound_k: int) -> Uint8Array:
+        padded = np.pad(values, (0, -values.size % 8))
+        bits = np.unpackbits(padded.view(np.uint8), bitorder="little").reshape(-1, 32)
+        return np.packbits(bits[:, 32 - kept_bits :], bitorder="little")
 
-    def decode(payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
-        del bound_k
+    def decode(payload: Uint8Array, count: int, _bound_k: int) -> Float32Array:
         if payload.size != -(-count // 8) * kept_bits:
             raise CodecError(f"payload of {payload.size} octets does not hold {count} floats")
-        bursts = [int.from_bytes(burst.tobytes(), "little") for burst in payload.reshape(-1, kept_bits)]
-        codes = [burst >> kept_bits * i & ((1 << kept_bits) - 1) for burst in bursts for i in range(8)]
-        words = np.array(codes, np.uint64).astype(np.uint32) << np.uint32(32 - kept_bits)
-        return words[:count].view(np.float32)
+        kept = np.unpackbits(payload, bitorder="little").reshape(-1, kept_bits)
+        bits = np.pad(kept, ((0, 0), (32 - kept_bits, 0)))
+        return np.packbits(bits, bitorder="little").view(np.float32)[:count]
 
-    def round_trip(values: Float32Array, bound_k: int) -> Float32Array:
-        del bound_k
+    def round_trip(values: Float32Array, _bound_k: int) -> Float32Array:
         return (values.view(np.uint32) & mask).view(np.float32)
 
     return Oracle(encode, decode, round_trip)
@@ -295,11 +279,7 @@ ORACLES: Final = {
 
 
 def oracle_of(codec_id: CodecId) -> Oracle:
-    """Return the slow definition of a codec.
-
-    Raises:
-        UsageError: the codec has no oracle.
-    """
+    """Return the slow definition of a codec."""
     form = SPECS[codec_id].form
     if type(form) is Cut:
         return truncating(form.bits)

@@ -4,17 +4,14 @@ The definition of what ``vectors`` does to eight floats and more. Escapes are de
 ``NUMBA_DISABLE_JIT=1``, where no vector code runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
-from netoffload.codec_specs import TAGGED, CodecId, Tagged
-from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
+from netoffload.codec_specs import Tagged
+from netoffload.compiled.emitted import Builder, Value, emits
 from netoffload.compiled.emitted import held as emit_held
 from netoffload.compiled.jit import JIT_DISABLED, inline_kernel, inlined_with
 from netoffload.compiled.octets import bits_float32, float32_bits
@@ -27,6 +24,7 @@ and of the 16-bit form; the sign of either form; the end of a hole; every fourth
 """
 
 LIMITS: Final = types.UniTuple(types.int64, 8)
+"""The same, as Numba's type."""
 
 FIRST_OF_FOUR: Final = 0x1111111111111111
 
@@ -60,18 +58,14 @@ if JIT_DISABLED:
 
 else:
 
-    @intrinsic
-    def held(typing_context: TypingContext, number: NumbaType) -> Intrinsic:
+    @emits(types.int64, types.int64)
+    def held(builder: Builder, number: Value) -> Value:
         """Return the number, with its value hidden from LLVM.
 
         LLVM loads a constant that it knows from memory for every burst, each time with an instruction of ten octets for
         the address, although registers are free. It keeps a value that it does not know in a register.
         """
-
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            return emit_held(builder, args[0])
-
-        return types.int64(types.int64), codegen
+        return emit_held(builder, number)
 
 
 @inline_kernel
@@ -94,9 +88,10 @@ def inceptionn_limits(bound_k: int) -> Limits:
 def inceptionn_lane(word: int, limits: Limits) -> tuple[int, int]:
     """Return (code, tag) of one float32's bits (Algorithm 2).
 
-    The tag is how many of three limits |x| reaches, which is the algorithm's comparison with e. A code of class 0 is
-    arbitrary. There is no branch, because on mixed data it would be mispredicted.
+    A code of class 0 is arbitrary.
     """
+    # The tag is how many of three limits |x| reaches, which is the algorithm's comparison with e. There is no branch,
+    # because on mixed data it would be mispredicted.
     magnitude = word & MAGNITUDE_BITS
     in8 = int(magnitude >= limits[0])
     in16 = int(magnitude >= limits[1])
@@ -109,16 +104,12 @@ def inceptionn_lane(word: int, limits: Limits) -> tuple[int, int]:
 
 @inline_kernel
 def bounded_limits(bound_k: int) -> Limits:
-    """Return the limits of ``bounded``.
-
-    Magnitudes up to 2**-k, a tie, round to 0. The 16-bit form begins half a unit above the largest 8-bit magnitude and
-    ends below 1. The hole exists only at k = 1: the 256 floats above 1/2 would round to 1/2 in the 16-bit form, but 1/2
-    is of class 0, so these floats travel whole.
-    """
+    """Return the limits of ``bounded``; its 16-bit form begins half a unit above the largest 8-bit magnitude."""
     largest8 = min(127, (1 << (bound_k - 1)) - 1)
-    from8 = ((127 - bound_k) << 23) + 1
+    from8 = ((127 - bound_k) << 23) + 1  # 2**-k itself is a tie, and rounds to 0
     from16 = float32_bits(np.float32(largest8 + 0.5) / np.float32(1 << (bound_k - 1)))
     hole_end = from16
+    # The 256 floats above 1/2 would round to 1/2 in the 16-bit form. At k = 1 that is of class 0, so they travel whole.
     if bound_k == 1:
         from16, hole_end = HALF_BITS + 1, HALF_BITS + 1 + 256
     return from8, from16, (bound_k - 1) << 23, held(SCALE16), held(0x80), held(0x8000), hole_end, held(FIRST_OF_FOUR)
@@ -133,9 +124,6 @@ def unit8_of(form: Tagged) -> Callable[[int], np.float32]:
         return np.float32(1.0) / np.float32(1 << (places + places_per_k * bound_k))
 
     return unit8
-
-
-bounded_unit8: Final = unit8_of(TAGGED[CodecId.BOUNDED])
 
 
 @inline_kernel
@@ -153,12 +141,10 @@ def bounded_lane(word: int, limits: Limits) -> tuple[int, int]:
 
 @inline_kernel
 def decode_lane(code: int, tag: int, unit8: np.float32) -> int:
-    """Return the float32 bits of one code (Algorithm 3); ``code`` may have octets of the next lane above it.
-
-    The 8-bit form is read as a 16-bit form without its low octet. A magnitude is a fixed-point fraction; converting an
-    integer to a float finds its leading one and moves it to the hidden bit. The integer carries the sign. So a
-    magnitude of 0, which the paper leaves open, becomes +0 for either sign.
-    """
+    """Return the float32 bits of one code (Algorithm 3); ``code`` may have octets of the next lane above it."""
+    # The 8-bit form is read as a 16-bit form without its low octet. A magnitude is a fixed-point fraction; converting
+    # an integer to a float finds its leading one and moves it to the hidden bit. The integer carries the sign. So a
+    # magnitude of 0, which the paper leaves open, becomes +0 for either sign.
     in8 = int(tag == 1)
     in16 = int(tag == 2)
     in32 = int(tag == 3)

@@ -12,38 +12,32 @@ by side.
 With ``NUMBA_DISABLE_JIT=1`` the same loops run over ``netoffload.codec.scalar``, a float at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
 from netoffload.codec import scalar, vectors
-from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, Middle, add_classes, long_lanes
-from netoffload.codec.scalar import LIMITS, UNIT16, LaneCoder, Limits, decode_lane
+from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, Middle, add_classes
+from netoffload.codec.scalar import LIMITS, LaneCoder, Limits, decode_lane
 from netoffload.codec.vectors import I32, WORDS, Coder, Isa, words
 from netoffload.codec_specs import CodecId
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array, Uint32Array
-from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
+from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
 from netoffload.compiled.jit import JIT_DISABLED, compiled_with, inlined_with
 from netoffload.compiled.octets import load_u16, load_u32, store_u16, store_u32, u8, whole
 
 
 class Arithmetic(NamedTuple):
-    """What the codecs differ in.
-
-    Attributes:
-        limits: from the bound k to the limits of the classes.
-        magnitudes: emits the code that classifies lanes and rounds them.
-        lane: the same for one float.
-    """
+    """What the codecs differ in."""
 
     limits: Callable[[int], Limits]
+    """From the bound k to the limits of the classes."""
     magnitudes: Coder
+    """Emits the code that classifies lanes and rounds them."""
     lane: LaneCoder
+    """The same for one float."""
 
 
 ARITHMETIC: Final = {
@@ -53,14 +47,13 @@ ARITHMETIC: Final = {
 """The tagged codecs."""
 
 BurstsEncoder: TypeAlias = Callable[[Uint8Array, int, int, Limits, Uint8Array, int], tuple[int, int, int]]
-"""Stores one burst or two: source, its place, floats, limits, target, its place. Returns octets, lanes of 16 bits or
-more, and lanes of 32 bits."""
+"""Stores one burst or two. Returns octets, lanes of 16 bits or more, and lanes of 32 bits."""
 
 BurstDecoder: TypeAlias = Callable[[Uint8Array, int, int, np.float32, Uint8Array, int], None]
-"""Stores the floats of a burst: payload, place of the tag word, tag word, unit8, target, its place."""
+"""Stores the floats of the burst with a tag word."""
 
 BurstRounder: TypeAlias = Callable[[Uint32Array, int, int, Limits, np.float32, Uint32Array], None]
-"""Stores the round trip of up to eight floats: source, octets before them, floats, limits, unit8, target."""
+"""Stores the round trip of up to eight floats."""
 
 _LENGTHS: Final = np.array(
     [sum((0, 1, 2, 4)[tags >> 2 * lane & 3] for lane in range(4)) for tags in range(256)], np.uint8
@@ -73,46 +66,9 @@ def _codes_len(tags: int) -> int:
     return u8(_LENGTHS, tags & 0xFF) + u8(_LENGTHS, tags >> 8)
 
 
-def encoder(isa: Isa, arithmetic: Arithmetic) -> Callable[..., tuple[int, int]]:
-    """Return ``encode_fit``."""
-    encode_some = bursts_encoder(isa, arithmetic, isa.bursts, full=True)
-    encode_one, step = bursts_encoder(isa, arithmetic, 1, full=False), LANES * isa.bursts
-
-    @inlined_with
-    def encode(
-        limits: Limits,
-        source: Uint8Array,
-        source_at: int,
-        count: int,
-        room: Stretch,
-        classes: Int64Array,
-    ) -> tuple[int, int]:
-        """``encode_fit``: ``step`` floats at a time by ``encode_some``, and what remains by ``encode_one``."""
-        target, at = room.octets, room.at
-        end = at + room.length
-        done = sixteens = wholes = 0
-        while done < count - count % step:
-            length, in16, in32 = encode_some(source, source_at + 4 * done, step, limits, target, at)
-            if at + length > end:
-                break
-            sixteens += in16
-            wholes += in32
-            at += length
-            done += step
-        tagged = done // LANES * TAGS_LEN
-        add_classes(classes, done, at - room.at - tagged, sixteens, wholes)
-        if done < count and (step > LANES or count - done < LANES):
-            rest = Stretch(target, at, end - at)
-            lanes, length = _encode_rest(encode_one, limits, source, source_at + 4 * done, count - done, rest, classes)
-            return done + lanes, at + length - room.at
-        return done, at - room.at
-
-    return encode
-
-
-@compiled_with
-def _encode_rest(
-    encode_one: BurstsEncoder,
+def _encode_bursts(
+    encode_some: BurstsEncoder,
+    step: int,
     limits: Limits,
     source: Uint8Array,
     source_at: int,
@@ -120,18 +76,50 @@ def _encode_rest(
     room: Stretch,
     classes: Int64Array,
 ) -> tuple[int, int]:
-    """``encode_fit`` by bursts, the last one perhaps shorter; apart, because a loop's constants fill the registers."""
+    """``encode_fit``, ``step`` floats at a time; the last time perhaps fewer."""
     target, at = room.octets, room.at
-    done = 0
+    end = at + room.length
+    done = in16 = in32 = 0
     while done < count:
-        lanes = min(LANES, count - done)
-        length, in16, in32 = encode_one(source, source_at + 4 * done, lanes, limits, target, at)
-        if at + length > room.at + room.length:
+        lanes = min(step, count - done)
+        length, some16, some32 = encode_some(source, source_at + 4 * done, lanes, limits, target, at)
+        if at + length > end:
             break
-        add_classes(classes, lanes, length - TAGS_LEN, in16, in32)
+        in16 += some16
+        in32 += some32
         at += length
-        done += lanes
+        done += step  # not ``lanes``: whole bursts need no minimum, which costs them 7 % of their speed
+    done = min(done, count)
+    tags_len = (done + LANES - 1) // LANES * TAGS_LEN
+    add_classes(classes, done, at - room.at - tags_len, in16, in32)
     return done, at - room.at
+
+
+_encode_full = inlined_with(_encode_bursts)
+_encode_rest = compiled_with(_encode_bursts)  # apart, because the constants of one loop fill the registers
+
+
+def encoder(isa: Isa, arithmetic: Arithmetic) -> Callable[..., tuple[int, int]]:
+    """Return ``encode_fit``."""
+    encode_some = bursts_encoder(isa, arithmetic, isa.bursts, full=True)
+    encode_one, step = bursts_encoder(isa, arithmetic, 1, full=False), LANES * isa.bursts
+
+    @inlined_with
+    def encode(
+        limits: Limits, source: Uint8Array, source_at: int, count: int, room: Stretch, classes: Int64Array
+    ) -> tuple[int, int]:
+        full = count - count % step
+        done, length = _encode_full(encode_some, step, limits, source, source_at, full, room, classes)
+        # Of two bursts that do not fit, the first one may. A single burst that does not fit is the end.
+        if done == count or (done < full and step == LANES):
+            return done, length
+        rest = Stretch(room.octets, room.at + length, room.length - length)
+        floats, rest_len = _encode_rest(
+            encode_one, LANES, limits, source, source_at + 4 * done, count - done, rest, classes
+        )
+        return done + floats, length + rest_len
+
+    return encode
 
 
 @inlined_with
@@ -190,91 +178,49 @@ def _decode_pairs(
 
 
 @inlined_with
-def _decode_rest(
-    decode_burst: BurstDecoder,
-    payload: Uint8Array,
-    payload_at: int,
-    end: int,
-    count: int,
-    unit8: np.float32,
-    target: Uint8Array,
-    target_at: int,
+def decode(
+    decode_burst: BurstDecoder, coded: Stretch, count: int, unit8: np.float32, target: Uint8Array, target_at: int
 ) -> int:
-    """Decode bursts, the last one perhaps shorter; return where they end, or ``MALFORMED``.
-
-    The target has room for a whole burst. A lane beyond the last float must have tag 0, as encoders write it.
-    """
-    at = _decode_whole(decode_burst, payload, payload_at, end, count - count % LANES, unit8, target, target_at)
-    if at == MALFORMED or count % LANES == 0:
-        return at
-    tags = load_u16(payload, at)
-    following = at + TAGS_LEN + _codes_len(tags)
-    if following > end or tags >> (2 * (count % LANES)):
+    """``decode``. The target has room for a whole burst; a lane beyond the last float must have tag 0."""
+    payload, end, rest = coded.octets, coded.at + coded.length, count % LANES
+    at = _decode_whole(decode_burst, payload, coded.at, end, count - rest, unit8, target, target_at)
+    if at == MALFORMED:
         return MALFORMED
-    decode_burst(payload, at, tags, unit8, target, target_at + 4 * (count - count % LANES))
-    return following
+    if rest:
+        tags = load_u16(payload, at)
+        following = at + TAGS_LEN + _codes_len(tags)
+        if following > end or tags >> 2 * rest:
+            return MALFORMED
+        decode_burst(payload, at, tags, unit8, target, target_at + 4 * (count - rest))
+        at = following
+    return at - coded.at
 
 
 @inlined_with
-def decode(
-    decode_same: BurstDecoder,
-    decode_other: BurstDecoder,
+def decode_halves(
+    decode_burst: BurstDecoder,
+    decode: Callable[..., int],
     coded: Stretch,
     count: int,
+    middle: Middle,
     unit8: np.float32,
     target: Uint8Array,
     target_at: int,
 ) -> int:
-    """``decode``; with the unit of the 16-bit form also in the 8-bit form, by ``decode_same``."""
-    at, end = coded.at, coded.at + coded.length
-    if unit8 == UNIT16:
-        at = _decode_rest(decode_same, coded.octets, at, end, count, unit8, target, target_at)
-    else:
-        at = _decode_rest(decode_other, coded.octets, at, end, count, unit8, target, target_at)
-    return MALFORMED if at == MALFORMED else at - coded.at
-
-
-@inlined_with
-def _decode_both(
-    decode_same: BurstDecoder,
-    decode_other: BurstDecoder,
-    payload: Uint8Array,
-    limits: tuple[int, int, int],
-    counts: tuple[int, int],
-    unit8: np.float32,
-    target: Uint8Array,
-    target_at: int,
-) -> tuple[int, int]:
-    both, half_count = counts
-    if unit8 == UNIT16:
-        return _decode_pairs(decode_same, payload, limits, both, half_count, unit8, target, target_at)
-    return _decode_pairs(decode_other, payload, limits, both, half_count, unit8, target, target_at)
-
-
-def halves_decoder(
-    decode_same: BurstDecoder, decode_other: BurstDecoder, decode: Callable[..., int]
-) -> Callable[..., int]:
-    """Return ``decode_halves``: a burst of each half in turn, and what remains of either by ``decode``."""
-
-    @inlined_with
-    def decode_halves(
-        coded: Stretch, count: int, middle: Middle, unit8: np.float32, target: Uint8Array, target_at: int
-    ) -> int:
-        half_len, half_count = middle
-        payload, half_at, end = coded.octets, coded.at + half_len, coded.at + coded.length
-        both = min(half_count, count - half_count) // LANES * LANES
-        limits, counts = (coded.at, half_at, end), (both, half_count)
-        at, other_at = _decode_both(decode_same, decode_other, payload, limits, counts, unit8, target, target_at)
-        if at == MALFORMED:
-            return MALFORMED
-        to = target_at + 4 * both
-        if decode(payload, at, half_at - at, half_count - both, unit8, target, to) != half_at - at:
-            return MALFORMED
-        to += 4 * half_count
-        rest = decode(payload, other_at, end - other_at, count - half_count - both, unit8, target, to)
-        return MALFORMED if rest == MALFORMED else other_at + rest - coded.at
-
-    return decode_halves
+    """``decode_halves``: a burst of each half in turn, and what remains of either by the kernel ``decode``."""
+    half_len, half_count = middle
+    payload, half_at, end = coded.octets, coded.at + half_len, coded.at + coded.length
+    both = min(half_count, count - half_count) // LANES * LANES
+    limits = coded.at, half_at, end
+    at, other_at = _decode_pairs(decode_burst, payload, limits, both, half_count, unit8, target, target_at)
+    if at == MALFORMED:
+        return MALFORMED
+    to = target_at + 4 * both
+    if decode(payload, at, half_at - at, half_count - both, unit8, target, to) != half_at - at:
+        return MALFORMED
+    to += 4 * half_count
+    rest = decode(payload, other_at, end - other_at, count - half_count - both, unit8, target, to)
+    return MALFORMED if rest == MALFORMED else other_at + rest - coded.at
 
 
 @inlined_with
@@ -294,41 +240,24 @@ def round_trip(
         round_part(source, 4 * (source.size - rest), rest, limits, unit8, target)
 
 
-def _whole_limits(builder: Builder, limits: Value) -> list[Value]:
-    return [builder.extract_value(limits, index) for index in range(len(LIMITS))]
-
-
 def bursts_encoder(isa: Isa, arithmetic: Arithmetic, bursts: int, *, full: bool) -> BurstsEncoder:
     """Return the function that codes one burst, or two; unless ``full``, only its first floats."""
     if JIT_DISABLED:
         return _interpreted_encoder(arithmetic.lane)
+    lanes = LANES * bursts
 
-    # Seven parameters: the first is Numba's.
-    @intrinsic
+    @emits(types.UniTuple(types.int64, 3), ARRAY, types.int64, types.int64, LIMITS, ARRAY, types.int64)
     def encode_bursts(
-        typing_context: TypingContext,
-        source: NumbaType,
-        source_at: NumbaType,
-        floats: NumbaType,
-        limits: NumbaType,
-        target: NumbaType,
-        target_at: NumbaType,
-    ) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            floats, octets = (vectors.octets_of(context, builder, signature.args[i], args[i]) for i in (0, 4))
-            lanes = LANES * bursts
-            there = None if full else vectors.lanes_below(builder, args[2], lanes)
-            word = vectors.load_lanes(builder, floats, args[1], lanes, there)
-            limits = _whole_limits(builder, args[3])
-            planes, magnitude = arithmetic.magnitudes(builder, word, limits)
-            code = vectors.with_signs(builder, word, planes, magnitude, limits)
-            sizes = isa.put_bursts(builder, octets, args[5], planes, code, limits)
-            return context.make_tuple(builder, signature.return_type, sizes)
+        builder: Builder, source: Value, source_at: Value, floats: Value, limits: Value, target: Value, target_at: Value
+    ) -> list[Value]:
+        there = None if full else vectors.lanes_below(builder, floats, lanes)
+        word = vectors.load_lanes(builder, source, source_at, lanes, there)
+        each = vectors.members(builder, limits)
+        planes, magnitude = arithmetic.magnitudes(builder, word, each)
+        code = vectors.with_signs(builder, word, planes, magnitude, each)
+        return isa.put_bursts(builder, target, target_at, planes, code, each)
 
-        arguments = (source, types.int64, types.int64, LIMITS, target, types.int64)
-        return types.UniTuple(types.int64, 3)(*arguments), codegen
-
-    return encode_bursts
+    return cast(BurstsEncoder, encode_bursts)
 
 
 def burst_decoder(isa: Isa, *, same_unit: bool) -> BurstDecoder:
@@ -336,31 +265,20 @@ def burst_decoder(isa: Isa, *, same_unit: bool) -> BurstDecoder:
     if JIT_DISABLED:
         return _interpreted_decoder
 
-    @intrinsic
+    @emits(types.none, ARRAY, types.int64, types.int64, types.float32, ARRAY, types.int64)
     def decode_burst(
-        typing_context: TypingContext,
-        payload: NumbaType,
-        at: NumbaType,
-        tags: NumbaType,
-        unit8: NumbaType,
-        target: NumbaType,
-        target_at: NumbaType,
-    ) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            payload, floats = (vectors.octets_of(context, builder, signature.args[i], args[i]) for i in (0, 4))
-            # One instruction loads the tags from memory into every lane; a mask removes the two octets behind them.
-            four_octets = vectors.load(builder, payload, args[1], I32)
-            tags = builder.and_(vectors.all_lanes(builder, four_octets, WORDS), words(*_tag_in_every_lane(3)))
-            classes = [builder.icmp_unsigned("==", tags, words(*_tag_in_every_lane(tag))) for tag in (1, 2, 3)]
-            top = isa.get_tops(builder, payload, args[1], args[2], classes)
-            unit = vectors.units(builder, None if same_unit else classes[1], args[3], -31)
-            small = vectors.floats_of_tops(builder, top, unit)
-            vectors.store(builder, builder.select(classes[2], top, small), floats, args[5])
-            return context.get_dummy_value()
+        builder: Builder, payload: Value, at: Value, tags: Value, unit8: Value, target: Value, target_at: Value
+    ) -> None:
+        # One instruction loads the tags from memory into every lane; a mask removes the two octets behind them.
+        four_octets = vectors.load(builder, payload, at, I32)
+        tag_bits = builder.and_(vectors.all_lanes(builder, four_octets, WORDS), words(*_tag_in_every_lane(3)))
+        classes = [builder.icmp_unsigned("==", tag_bits, words(*_tag_in_every_lane(tag))) for tag in (1, 2, 3)]
+        top = isa.get_tops(builder, payload, at, tags, classes)
+        unit = vectors.units(builder, None if same_unit else classes[1], unit8, -31)
+        small = vectors.floats_of_tops(builder, top, unit)
+        vectors.store(builder, builder.select(classes[2], top, small), target, target_at)
 
-        return types.none(payload, types.int64, types.int64, types.float32, target, types.int64), codegen
-
-    return decode_burst
+    return cast(BurstDecoder, decode_burst)
 
 
 def _tag_in_every_lane(tag: int) -> list[int]:
@@ -368,37 +286,24 @@ def _tag_in_every_lane(tag: int) -> list[int]:
     return [tag << 2 * lane for lane in range(LANES)]
 
 
-def burst_rounder(isa: Isa, arithmetic: Arithmetic, *, full: bool) -> BurstRounder:
+def burst_rounder(arithmetic: Arithmetic, *, full: bool) -> BurstRounder:
     """Return the function that rounds eight floats, or fewer."""
     if JIT_DISABLED:
         return _interpreted_rounder(arithmetic.lane)
 
-    @intrinsic
+    @emits(types.none, ARRAY, types.int64, types.int64, LIMITS, types.float32, ARRAY)
     def round_burst(
-        typing_context: TypingContext,
-        source: NumbaType,
-        at: NumbaType,
-        floats: NumbaType,
-        limits: NumbaType,
-        unit8: NumbaType,
-        target: NumbaType,
-    ) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            floats, rounded = (vectors.octets_of(context, builder, signature.args[i], args[i]) for i in (0, 5))
-            there = None if full else vectors.lanes_below(builder, args[2], LANES)
-            word = vectors.load_lanes(builder, floats, args[1], LANES, there)
-            planes, magnitude = arithmetic.magnitudes(builder, word, _whole_limits(builder, args[3]))
-            magnitude = builder.select(planes[0], magnitude, words(0))
-            unit = vectors.units(builder, planes[1], builder.fmul(args[4], vectors.F32(256)), -15)
-            small = vectors.floats_of_magnitudes(builder, magnitude, word, unit)
-            result = builder.select(planes[2], word, small)
-            vectors.store_lanes(builder, result, rounded, args[1], there)
-            return context.get_dummy_value()
+        builder: Builder, source: Value, at: Value, floats: Value, limits: Value, unit8: Value, target: Value
+    ) -> None:
+        there = None if full else vectors.lanes_below(builder, floats, LANES)
+        word = vectors.load_lanes(builder, source, at, LANES, there)
+        planes, magnitude = arithmetic.magnitudes(builder, word, vectors.members(builder, limits))
+        magnitude = builder.select(planes[0], magnitude, words(0))
+        unit = vectors.units(builder, planes[1], builder.fmul(unit8, vectors.F32(256)), -15)
+        small = vectors.floats_of_magnitudes(builder, magnitude, word, unit)
+        vectors.store_lanes(builder, builder.select(planes[2], word, small), target, at, there)
 
-        arguments = (source, types.int64, types.int64, LIMITS, types.float32, target)
-        return types.none(*arguments), codegen
-
-    return round_burst
+    return cast(BurstRounder, round_burst)
 
 
 def _interpreted_encoder(lane: LaneCoder) -> BurstsEncoder:
@@ -407,14 +312,15 @@ def _interpreted_encoder(lane: LaneCoder) -> BurstsEncoder:
     def encode_burst(
         source: Uint8Array, source_at: int, lanes: int, limits: Limits, target: Uint8Array, target_at: int
     ) -> tuple[int, int, int]:
-        tags, at = 0, target_at + TAGS_LEN
+        tags, in16, in32, at = 0, 0, 0, target_at + TAGS_LEN
         for index in range(lanes):
             code, tag = lane(load_u32(source, source_at + 4 * index), limits)
             store_u32(target, at, code)
             at += tag + (tag & (tag >> 1))
             tags |= tag << (2 * index)
+            in16, in32 = in16 + (tag >= 2), in32 + (tag == 3)
         store_u16(target, target_at, tags)
-        return at - target_at, *long_lanes(tags)
+        return at - target_at, in16, in32
 
     return encode_burst
 

@@ -8,8 +8,6 @@ is the number of planes that have its bit.
 An :class:`Isa` is what the CPUs do in different ways: to squeeze codes together and to spread them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -19,7 +17,7 @@ from llvmlite import ir
 from netoffload.codec.bursts import LANES
 from netoffload.codec.escapes import ESCAPE16, ESCAPE32
 from netoffload.codec.scalar import MAGNITUDE_BITS, ONE_BITS, ROUNDS_TO_ONE
-from netoffload.compiled.emitted import Builder, Context, LlvmType, NumbaType, Value
+from netoffload.compiled.emitted import Builder, LlvmType, Value
 
 PlanesAndCodes: TypeAlias = tuple[list[Value], Value]
 
@@ -36,23 +34,20 @@ FLOATS: Final = ir.VectorType(F32, LANES)
 
 
 class Isa(NamedTuple):
-    """The primitives of an instruction set.
-
-    Attributes:
-        put_bursts: emits the code that stores codes as bursts: octets, a place, planes and codes of one burst or two,
-            and the limits; returns [their length, how many lanes are in plane 1, and in plane 2].
-        get_tops: emits the code that loads the codes of a burst: octets, the place of its tag word, the tag word, and
-            the planes of lanes whose tag is 1, 2 and 3. Each code is in the top octets of its lane, above zeros.
-        squeeze: emits the code that moves those octets of a word together that have a bit in a mask of eight bits.
-        spread: emits the code that moves them back, with 0 between them.
-        bursts: how many bursts are coded at a time.
-    """
+    """The primitives of an instruction set."""
 
     put_bursts: Callable[[Builder, Value, Value, Sequence[Value], Value, Sequence[Value]], list[Value]]
+    """Emits the code that stores planes and codes of one burst or two, given a codec's limits. Returns their length,
+    and how many lanes are in planes 1 and 2."""
     get_tops: Callable[[Builder, Value, Value, Value, Sequence[Value]], Value]
+    """Emits the code that loads the codes of the burst at a place, given its tag word and the planes of lanes whose tag
+    is 1, 2 and 3. Each code comes to the top octets of its lane, above zeros."""
     squeeze: Callable[[Builder, Value, Value], Value]
+    """Emits the code that moves those octets of a word together that have a bit in a mask of eight bits."""
     spread: Callable[[Builder, Value, Value], Value]
+    """Emits the code that moves them back, with 0 between them."""
     bursts: int
+    """How many bursts are coded at a time."""
 
 
 def words(*values: int, lanes: int = LANES) -> ir.Constant:
@@ -60,10 +55,9 @@ def words(*values: int, lanes: int = LANES) -> ir.Constant:
     return ir.Constant(ir.VectorType(I32, lanes), list(values) * (lanes // len(values)))
 
 
-def octets_of(context: Context, builder: Builder, kind: NumbaType, array: Value) -> Value:
-    """Return the address of an array's first octet."""
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(data, I8.as_pointer())
+def members(builder: Builder, numbers: Value) -> list[Value]:
+    """Return the members of a tuple."""
+    return [builder.extract_value(numbers, index) for index in range(len(numbers.type))]
 
 
 def place(builder: Builder, octets: Value, at: Value, pointee: LlvmType) -> Value:
@@ -153,14 +147,12 @@ def spread(builder: Builder, limits: Sequence[Value], lanes: int = LANES) -> lis
 
 
 def inceptionn_magnitudes(builder: Builder, word: Value, limits: Sequence[Value]) -> PlanesAndCodes:
-    """Return (planes, magnitudes) as ``netoffload.codec.scalar.inceptionn_lane`` defines them.
-
-    To cut bits off a fraction, the code multiplies it by 2**7 or 2**15 and converts it to an integer.
-    """
+    """Return (planes, magnitudes) as ``netoffload.codec.scalar.inceptionn_lane`` defines them."""
     lanes = word.type.count
     magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
     from8, from16, scale8, scale16 = spread(builder, limits[:4], lanes)
     planes = [builder.icmp_signed(">=", magnitude, limit) for limit in (from8, from16, words(ONE_BITS, lanes=lanes))]
+    # To cut bits off a fraction, it is multiplied by 2**7 or 2**15 and converted to an integer.
     scaled = builder.add(magnitude, builder.select(planes[1], scale16, scale8))
     floats = builder.bitcast(scaled, ir.VectorType(F32, lanes))
     # Of a float out of range LLVM makes poison, and ``freeze`` any integer: its class has no use for it.
@@ -233,15 +225,13 @@ def units(builder: Builder, in16: Value | None, unit8: Value, places: int, lanes
 
 
 def floats_of_magnitudes(builder: Builder, magnitude: Value, word: Value, unit: Value) -> Value:
-    """Return the float bits of magnitudes, 0 or more, with the sign that ``word`` has; a magnitude of 0 gives +0.
-
-    The weight takes the sign. Adding +0 to the product turns a 0 of either sign into +0.
-    """
+    """Return the float bits of magnitudes, 0 or more, with the sign that ``word`` has; a magnitude of 0 gives +0."""
     lanes, integers, floats = word.type.count, word.type, unit.type
     sign = builder.and_(word, words(1 << 31, lanes=lanes))
     signed = builder.bitcast(builder.or_(sign, builder.bitcast(unit, integers)), floats)
     nothing = ir.Constant(floats, [0.0] * lanes)
-    # One instruction where the CPU has it. With 0 as the summand both ways round once.
+    # The weight took the sign; adding +0 to the product turns a 0 of either sign into +0. It is one instruction where
+    # the CPU has it. With 0 as the summand both ways round once.
     small = call(builder, f"llvm.fmuladd.v{lanes}f32", floats, builder.sitofp(magnitude, floats), signed, nothing)
     return builder.bitcast(small, integers)
 

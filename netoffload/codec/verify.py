@@ -1,7 +1,5 @@
 """The kernels in use beside the oracle, on drawn floats: whether they are right on this CPU (``netoffload verify``)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 
@@ -19,11 +17,7 @@ _EDGES: Final = (0, 1, 0x7FFFFF)
 def first_difference(
     codec: Codec, bound_k: int, count: int, seed: int, on_progress: Callable[[int], None] = lambda _done: None
 ) -> str | None:
-    """Say where kernels and oracle differ first, in payload, decoded floats or round trip; None: nowhere.
-
-    Raises:
-        UsageError: a bound outside 1..16.
-    """
+    """Say where kernels and oracle differ first, in payload, decoded floats or round trip; None: nowhere."""
     for start in range(0, count, BLOCK):
         values = _drawn(start, min(BLOCK, count - start), seed)
         payload = codec.oracle.encode(values, bound_k)

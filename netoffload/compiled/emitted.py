@@ -3,16 +3,17 @@
 Numba calls an intrinsic with the types of its arguments. It returns their signature and a function that emits the code.
 """
 
-from __future__ import annotations
-
+import functools
+import inspect
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 from llvmlite import ir
 from numba.core.base import BaseContext
 from numba.core.types import Type
 from numba.core.typing.context import BaseContext as BaseTypingContext
 from numba.core.typing.templates import Signature as NumbaSignature
+from numba.extending import intrinsic
 
 Builder: TypeAlias = ir.IRBuilder
 """Takes instructions, one after the other."""
@@ -46,3 +47,40 @@ def held(builder: Builder, number: Value) -> Value:
     """Return an i64 that LLVM must keep in a general register, because its origin is hidden from LLVM."""
     word = ir.IntType(64)
     return builder.asm(ir.FunctionType(word, [word]), "", "=r,0", [number], side_effect=False)
+
+
+ARRAY: Final = None
+"""In place of an argument's type: an array, whose emitter gets the address of its first octet."""
+
+
+def emits(result: NumbaType, *kinds: NumbaType | None) -> Callable[[Callable[..., Value | list[Value] | None]], Any]:
+    """Make a function that emits code callable in kernels, with arguments of these types.
+
+    The function takes the builder and a value per argument. It returns a value, a list of values for a tuple, or None.
+    """
+
+    def decorate(emit: Callable[..., Value | list[Value] | None]) -> Any:
+        def typed(_typing_context: TypingContext, *given: NumbaType) -> Intrinsic:
+            def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+                values = [
+                    first_octet(context, builder, one, arg) if kind is ARRAY else arg
+                    for kind, one, arg in zip(kinds, given, args, strict=True)
+                ]
+                emitted = emit(builder, *values)
+                if isinstance(emitted, list):
+                    return context.make_tuple(builder, signature.return_type, emitted)
+                return context.get_dummy_value() if emitted is None else emitted
+
+            taken = (one if kind is ARRAY else kind for kind, one in zip(kinds, given, strict=True))
+            return result(*taken), codegen
+
+        # Numba matches a call with the names of these parameters. The builder stands where it expects its own context.
+        functools.update_wrapper(typed, emit).__signature__ = inspect.signature(emit)  # type: ignore[attr-defined]
+        return intrinsic(typed)
+
+    return decorate
+
+
+def first_octet(context: Context, builder: Builder, kind: NumbaType, array: Value) -> Value:
+    """Return the address of an array's first octet."""
+    return builder.bitcast(context.make_array(kind)(context, builder, array).data, ir.IntType(8).as_pointer())

@@ -4,8 +4,6 @@ The floats of a frame begin where the headers end, often at no multiple of 4; Nu
 The compiled forms do not check bounds; callers do. The twins run under ``NUMBA_DISABLE_JIT=1`` and are the definition.
 """
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 
@@ -13,10 +11,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
+from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
 from netoffload.compiled.jit import JIT_DISABLED, inline_kernel
 
 if JIT_DISABLED:
@@ -82,143 +79,77 @@ if JIT_DISABLED:
         return ctypes.c_int32.from_address(int(address)).value
 
 else:
+    _I64 = ir.IntType(64)
 
-    def _pointer(
-        context: Context, builder: Builder, array_type: NumbaType, array: Value, at: Value, bits: int
-    ) -> Value:
-        data = context.make_array(array_type)(context, builder, array).data
-        return builder.bitcast(builder.gep(data, [at]), ir.IntType(bits).as_pointer())
-
-    def _make_load(bits: int, result: NumbaType) -> Any:
-        @intrinsic
-        def load(typing_context: TypingContext, octets: NumbaType, at: NumbaType) -> Intrinsic:
+    def _make_load(bits: int) -> Any:
+        @emits(types.int64, ARRAY, types.int64)
+        def load(builder: Builder, octets: Value, at: Value) -> Value:
             """Unaligned load."""
-
-            def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-                pointer = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
-                word = builder.load(pointer, align=1)
-                return word if bits == 64 else builder.zext(word, ir.IntType(64))
-
-            return result(octets, types.int64), codegen
+            pointer = builder.bitcast(builder.gep(octets, [at]), ir.IntType(bits).as_pointer())
+            word = builder.load(pointer, align=1)
+            return word if bits == 64 else builder.zext(word, _I64)
 
         return load
 
     def _make_store(bits: int) -> Any:
-        @intrinsic
-        def store(typing_context: TypingContext, octets: NumbaType, at: NumbaType, word: NumbaType) -> Intrinsic:
+        @emits(types.none, ARRAY, types.int64, types.int64)
+        def store(builder: Builder, octets: Value, at: Value, word: Value) -> None:
             """Unaligned store."""
-
-            def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-                pointer = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
-                word = args[2] if bits == 64 else builder.trunc(args[2], ir.IntType(bits))
-                builder.store(word, pointer, align=1)
-                return context.get_dummy_value()
-
-            return types.none(octets, types.int64, types.int64), codegen
+            pointer = builder.bitcast(builder.gep(octets, [at]), ir.IntType(bits).as_pointer())
+            builder.store(word if bits == 64 else builder.trunc(word, ir.IntType(bits)), pointer, align=1)
 
         return store
 
-    load_u16 = _make_load(16, types.int64)
-    load_u32 = _make_load(32, types.int64)
-    load_u64 = _make_load(64, types.int64)
-    store_u16 = _make_store(16)
-    store_u32 = _make_store(32)
-    store_u64 = _make_store(64)
+    load_u16, load_u32, load_u64 = _make_load(16), _make_load(32), _make_load(64)
+    store_u16, store_u32, store_u64 = _make_store(16), _make_store(32), _make_store(64)
 
-    @intrinsic
-    def int32_at(typing_context: TypingContext, address: NumbaType) -> Intrinsic:
+    @emits(types.int64, types.uintp)
+    def int32_at(builder: Builder, address: Value) -> Value:
         """Return the 32-bit integer at an address of memory."""
+        return builder.sext(builder.load(builder.inttoptr(address, ir.IntType(32).as_pointer())), _I64)
 
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            word = builder.load(builder.inttoptr(args[0], ir.IntType(32).as_pointer()))
-            return builder.sext(word, ir.IntType(64))
-
-        return types.int64(types.uintp), codegen
-
-    @intrinsic
-    def popcount_u16(typing_context: TypingContext, word: NumbaType) -> Intrinsic:
+    @emits(types.int64, types.int64)
+    def popcount_u16(builder: Builder, word: Value) -> Value:
         """Return how many of the low 16 bits are set."""
+        return builder.zext(builder.ctpop(builder.trunc(word, ir.IntType(16))), _I64)
 
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            low = builder.trunc(args[0], ir.IntType(16))
-            return builder.zext(builder.ctpop(low), ir.IntType(64))
-
-        return types.int64(types.int64), codegen
-
-    @intrinsic
-    def popcount_u64(typing_context: TypingContext, word: NumbaType) -> Intrinsic:
+    @emits(types.int64, types.int64)
+    def popcount_u64(builder: Builder, word: Value) -> Value:
         """Return how many of 64 bits are set."""
+        return builder.ctpop(word)
 
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            return builder.ctpop(args[0])
-
-        return types.int64(types.int64), codegen
-
-    @intrinsic
-    def trailing_zeros(typing_context: TypingContext, word: NumbaType) -> Intrinsic:
+    @emits(types.int64, types.uint64)
+    def trailing_zeros(builder: Builder, word: Value) -> Value:
         """Return the number of the lowest bit set in a 64-bit word that is not 0."""
+        return builder.cttz(word, ir.Constant(ir.IntType(1), 1))
 
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-        return types.int64(types.uint64), codegen
-
-    @intrinsic
-    def bit_length(typing_context: TypingContext, word: NumbaType) -> Intrinsic:
+    @emits(types.int64, types.int64)
+    def bit_length(builder: Builder, word: Value) -> Value:
         """Return how many bits a number of 0 or more has, without zeros in front."""
+        return builder.sub(_I64(64), builder.ctlz(word, ir.Constant(ir.IntType(1), 0)))
 
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            zeros = builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
-            return builder.sub(ir.Constant(ir.IntType(64), 64), zeros)
-
-        return types.int64(types.int64), codegen
-
-    @intrinsic
-    def float32_bits(typing_context: TypingContext, value: np.float32) -> Intrinsic:
+    @emits(types.int64, types.float32)
+    def float32_bits(builder: Builder, value: Value) -> Value:
         """Return the bits of a float32."""
+        return builder.zext(builder.bitcast(value, ir.IntType(32)), _I64)
 
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            return builder.zext(builder.bitcast(args[0], ir.IntType(32)), ir.IntType(64))
-
-        return types.int64(types.float32), codegen
-
-    @intrinsic
-    def bits_float32(typing_context: TypingContext, word: NumbaType) -> Intrinsic:
+    @emits(types.float32, types.int64)
+    def bits_float32(builder: Builder, word: Value) -> Value:
         """Return the float32 with these bits."""
+        return builder.bitcast(builder.trunc(word, ir.IntType(32)), ir.FloatType())
 
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
-
-        return types.float32(types.int64), codegen
-
-    @intrinsic
+    @emits(types.none, ARRAY, types.int64, ARRAY, types.int64, types.int64)
     def copy_octets(
-        typing_context: TypingContext,
-        source: NumbaType,
-        source_at: NumbaType,
-        target: NumbaType,
-        target_at: NumbaType,
-        count: NumbaType,
-    ) -> Intrinsic:
+        builder: Builder, source: Value, source_at: Value, target: Value, target_at: Value, count: Value
+    ) -> None:
         """Copy ``count`` octets between two arrays that do not overlap (memcpy)."""
+        begin, to = builder.gep(source, [source_at]), builder.gep(target, [target_at])
+        cgutils.raw_memcpy(builder, to, begin, count, 1)
 
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            from_pointer = _pointer(context, builder, signature.args[0], args[0], args[1], 8)
-            to_pointer = _pointer(context, builder, signature.args[2], args[2], args[3], 8)
-            cgutils.raw_memcpy(builder, to_pointer, from_pointer, args[4], 1)
-            return context.get_dummy_value()
-
-        return types.none(source, types.int64, target, types.int64, types.int64), codegen
-
-    @intrinsic
-    def clear_octets(typing_context: TypingContext, target: NumbaType, at: NumbaType, count: NumbaType) -> Intrinsic:
+    @emits(types.none, ARRAY, types.int64, types.int64)
+    def clear_octets(builder: Builder, target: Value, at: Value, count: Value) -> None:
         """Set ``count`` octets to 0 (memset)."""
-
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            cgutils.memset(builder, _pointer(context, builder, signature.args[0], args[0], args[1], 8), args[2], 0)
-            return context.get_dummy_value()
-
-        return types.none(target, types.int64, types.int64), codegen
+        cgutils.memset(builder, builder.gep(target, [at]), count, 0)
 
 
 @inline_kernel

@@ -12,10 +12,8 @@
 
 The layers are a second, separate implementation of the formats in ``netoffload.wire``. The tests send blocks from the
 layers through the engine, and read the engine's blocks with the layers (``tests/dissect``). scapy is GPL-2.0-only and
-an optional extra. So this package can be imported without scapy; ``layers`` and ``capture`` say what to install.
+an optional extra. So this package can be imported without scapy, ``layers`` and ``capture`` cannot.
 """
-
-from __future__ import annotations
 
 from pathlib import Path
 

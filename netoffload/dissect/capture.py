@@ -16,6 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from scapy.error import Scapy_Exception
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
+from scapy.packet import Packet
+from scapy.utils import PcapReader
 
 from netoffload import codec
 from netoffload.compiled.arrays import Float32Array
@@ -28,15 +33,6 @@ from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.encapsulation import ENTRY_LEN
 from netoffload.wire.offload import BLOCK_VERSION, HAS_MAC, PROTO_IPCOMP, SEGMENT_FLAGS
 
-try:
-    from scapy.error import Scapy_Exception
-    from scapy.layers.inet import IP, TCP, UDP
-    from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
-    from scapy.packet import Packet
-    from scapy.utils import PcapReader
-except ImportError as error:
-    raise UsageError("dissecting needs scapy: pip install 'netoffload[dissect]'") from error
-
 CRC_OK: Final = "ok"
 CRC_BAD: Final = "bad"
 CRC_UNKNOWN: Final = "unknown"
@@ -46,59 +42,35 @@ FRAGMENT: Final = "a fragment"
 
 @dataclass(frozen=True)
 class Frame:
-    """One captured frame. Attributes that do not apply are None.
+    """One captured frame. Attributes that do not apply are None."""
 
-    Attributes:
-        number: number in the file, from 1; the datagrams of a bundle that was captured uncut have the same number.
-        time_s: seconds since the first frame of the file.
-        frame_len: octets on the wire, also if the capture kept fewer.
-        kind: ``block``, ``offer`` (a SYN with the capability word), ``tagged`` or ``untagged`` (other TCP), ``other``.
-        text: one line by scapy, for kind ``other``.
-        src, sport, dst, dport, seq, flags: fields of the TCP header, which in a block is the host's.
-        raw_len: payload octets of the segment at the hosts.
-        payload_len: payload octets in this frame.
-        ratio: raw_len / payload_len of a block.
-        codec: a block's codec by name; its number if this version does not know it.
-        bound_k: a block's bound k.
-        gso_size: a block's gso_size.
-        head, tail: raw octets before and behind a block's floats.
-        classes: floats that took 0, 8, 16, 32 bits; None for a codec without tags or masks.
-        crc: ``ok``, ``bad``, ``unknown`` without the nonce, or None if the frame or its capture lacks a part of the
-            block.
-        has_mac: whether a MAC is behind a block's payload; it can be checked only with the key.
-        fault: why a NIC would not decode the frame, other than its CRC; also for a fragment of IPComp, kind ``other``.
-        peer_version, peer_codecs: the block version in an offer, and the names of the codecs that its NIC decodes.
-        peer_wants_mac: whether the offer's NIC takes only blocks with a MAC.
-        values: float32[n] of a block, if asked for and decodable.
-    """
-
-    number: int
-    time_s: float
-    frame_len: int
-    kind: str
-    text: str | None = None
-    src: str | None = None
+    number: int  # in the file, from 1; the datagrams of a bundle that was captured uncut have the same number
+    time_s: float  # since the first frame of the file
+    frame_len: int  # on the wire, also if the capture kept fewer octets
+    kind: str  # block, offer (a SYN with the capability word), tagged or untagged (other TCP), other
+    text: str | None = None  # one line by scapy, for kind ``other``
+    src: str | None = None  # from here on fields of the TCP header, which in a block is the host's
     sport: int | None = None
     dst: str | None = None
     dport: int | None = None
     seq: int | None = None
     flags: str | None = None
-    raw_len: int | None = None
-    payload_len: int | None = None
-    ratio: float | None = None
-    codec: str | None = None
+    raw_len: int | None = None  # payload octets of the segment at the hosts
+    payload_len: int | None = None  # payload octets in this frame
+    ratio: float | None = None  # raw_len / payload_len of a block
+    codec: str | None = None  # its number if this version does not know it
     bound_k: int | None = None
     gso_size: int | None = None
-    head: int | None = None
-    tail: int | None = None
-    classes: tuple[int, int, int, int] | None = None
-    crc: str | None = None
-    has_mac: bool | None = None
-    fault: str | None = None
-    peer_version: int | None = None
-    peer_codecs: tuple[str, ...] | None = None
-    peer_wants_mac: bool | None = None
-    values: Float32Array | None = None
+    head: int | None = None  # raw octets before a block's floats
+    tail: int | None = None  # raw octets behind them
+    classes: tuple[int, int, int, int] | None = None  # floats of 0, 8, 16, 32 bits; not without tags or masks
+    crc: str | None = None  # ok, bad, unknown without the nonce; None if a part of the block is missing
+    has_mac: bool | None = None  # behind a block's payload; only a NIC with the key can check it
+    fault: str | None = None  # why a NIC would not decode the frame, other than its CRC; also of an IPComp fragment
+    peer_version: int | None = None  # the block version in an offer
+    peer_codecs: tuple[str, ...] | None = None  # the names of the codecs that its NIC decodes
+    peer_wants_mac: bool | None = None  # that NIC takes only blocks with a MAC
+    values: Float32Array | None = None  # float32[n] of a block that can be decoded, if they are wanted
 
     @property
     def flow(self) -> tuple[str | None, int | None, str | None, int | None]:
@@ -107,29 +79,26 @@ class Frame:
 
     def to_json(self) -> dict[str, Any]:
         """Return the attributes that apply as JSON values; NaN and infinities become strings."""
-        said = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         if self.values is not None:
-            said["values"] = [float(x) if np.isfinite(x) else str(x) for x in self.values]
-        return {name: value for name, value in said.items() if value is not None}
+            fields["values"] = [float(x) if np.isfinite(x) else str(x) for x in self.values]
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 @dataclass
 class Nonces:
     """The known nonces of a capture, by direction of a connection.
 
-    The word in A's SYN has the nonce of blocks *to* A. A trace has frames of one direction after frames of the other,
-    so a SYN may come behind its blocks: at the first block without a nonce the reader looks ahead once. If the capture
-    has no SYN, a nonce is taken from two blocks in a row whose CRC is right with it.
-
-    Attributes:
-        look_ahead: reads the nonces of every SYN in the capture.
-        known: nonces by source, source port, destination and destination port of blocks.
-        guessed: the nonce with which the last block of an unknown direction is right.
+    The word in A's SYN has the nonce of blocks *to* A. If the capture has no SYN, a nonce is taken from two blocks in a
+    row whose CRC is right with it.
     """
 
     look_ahead: Callable[[Nonces], None] | None = None
+    """Reads the nonces of every SYN in the capture."""
     known: dict[Any, set[int]] = field(default_factory=dict)
+    """Nonces by source, source port, destination and destination port of blocks."""
     guessed: dict[Any, int] = field(default_factory=dict)
+    """The nonce with which the last block of an unknown direction is right."""
 
     def learn(self, ends: dict[str, Any], nonce: int) -> None:
         """Note the nonce in a SYN with these ends."""
@@ -140,6 +109,7 @@ class Nonces:
         if found is None or "sport" not in ends:
             return None
         flow = ends["src"], ends["sport"], ends["dst"], ends["dport"]
+        # A trace has frames of one direction after frames of the other, so a SYN may come behind its blocks.
         if flow not in self.known and self.look_ahead is not None:
             look_ahead, self.look_ahead = self.look_ahead, None
             look_ahead(self)
@@ -189,7 +159,7 @@ class FlowSum:
             self.segment_octets += frame.payload_len
 
     def to_json(self) -> dict[str, Any]:
-        """Return all sums as JSON values."""
+        """Return the sums as JSON values."""
         return {**dataclasses.asdict(self), "ratio": self.ratio}
 
 
@@ -203,15 +173,7 @@ def add_to_flows(flows: dict[Any, FlowSum], frame: Frame) -> None:
 
 
 def read_frames(path: Path, with_values: bool = False) -> Iterator[Frame]:
-    """Yield the frames of a capture file.
-
-    Args:
-        path: a pcap or pcapng file.
-        with_values: decode every block's floats.
-
-    Raises:
-        UsageError: no such file, or not a capture.
-    """
+    """Yield the frames of a pcap or pcapng file, with every block's floats if wanted."""
     start: Any = None
     nonces = Nonces(functools.partial(_learn_offers, path) if path.is_file() else None)
     for number, packet in enumerate(_packets(path), 1):
@@ -220,7 +182,7 @@ def read_frames(path: Path, with_values: bool = False) -> Iterator[Frame]:
 
 
 def _packets(path: Path) -> Iterator[Packet]:
-    """Yield the packets of a capture file; raise the errors of :func:`read_frames`."""
+    """Yield the packets of a capture file."""
     try:
         reader = PcapReader(str(path))
     except Scapy_Exception as error:

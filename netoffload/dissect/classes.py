@@ -3,8 +3,6 @@
 No float is decoded: tags, masks, widths, runs and codes say where everything is.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np
@@ -27,16 +25,10 @@ _WRONG_MARK: Final = "the half is not where a burst starts"
 
 
 def of_payload(codec_id: int, payload: bytes, count: int, mark: tuple[int, int]) -> Classes | None:
-    """Return the classes of a payload of ``count`` floats; None for a codec whose floats all take the same bits.
+    """Return the classes of a payload of ``count`` floats; None for an unknown codec, and for one of equal lengths.
 
-    Args:
-        codec_id: the id in a block header, perhaps an unknown one.
-        payload: the codec's octets.
-        count: floats in the payload.
-        mark: bursts and octets in the first half.
-
-    Raises:
-        CodecError: no encoder makes these octets, or the mark is wrong.
+    ``mark`` are the bursts and octets in the first half. What no encoder makes, also a wrong mark, is a
+    :class:`~netoffload.errors.CodecError`.
     """
     chosen = codec.by_id(codec_id)
     if codec_id in TAGGED:

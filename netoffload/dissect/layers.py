@@ -13,11 +13,24 @@ CRC is combined with the nonce in the capability word of the block's receiving N
 which decodes no other blocks.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
+from scapy.fields import (
+    BitEnumField,
+    BitField,
+    ByteEnumField,
+    ByteField,
+    ConditionalField,
+    IntField,
+    ShortField,
+    XByteField,
+    XIntField,
+    XShortEnumField,
+)
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.packet import Packet, Padding, Raw, bind_bottom_up, bind_layers
 
 from netoffload import codec
 from netoffload.codec.bursts import LANES
@@ -25,30 +38,11 @@ from netoffload.codec_specs import SPECS, CodecId, Packed
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.dissect import classes
-from netoffload.errors import UsageError, WireError
+from netoffload.errors import WireError
 from netoffload.wire import encapsulation
 from netoffload.wire import offload as wire
 from netoffload.wire.capability import OPTION_EXPERIMENT, OPTION_LEN, Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import crc32c
-
-try:
-    from scapy.fields import (
-        BitEnumField,
-        BitField,
-        ByteEnumField,
-        ByteField,
-        ConditionalField,
-        IntField,
-        ShortField,
-        XByteField,
-        XIntField,
-        XShortEnumField,
-    )
-    from scapy.layers.inet import IP, TCP, UDP
-    from scapy.layers.inet6 import IPv6
-    from scapy.packet import Packet, Padding, Raw, bind_bottom_up, bind_layers
-except ImportError as error:
-    raise UsageError("dissecting needs scapy: pip install 'netoffload[dissect]'") from error
 
 
 class IPComp(Packet):
@@ -169,17 +163,14 @@ def offload(
     """Return the layers of one block, to be put behind ``IP(...)`` or ``IPv6(...)``.
 
     Args:
-        values: float32[n], contiguous; the floats of the block.
-        codec_name: name of the codec that encodes them.
+        values: float32[n], contiguous.
+        codec_name: of the codec that encodes them.
         bound_k: their error bound is 2**-bound_k.
         head: 0..3 raw octets before the floats.
         tail: 0..3 raw octets behind them.
         gso_size: the MSS of the segment that the block is from; 0 where the payload is one segment.
-        nonce: the nonce in the receiving NIC's capability word.
+        nonce: from the receiving NIC's capability word.
         tcp: fields of the TCP header: ``sport``, ``seq``, ``flags`` and so on.
-
-    Raises:
-        UsageError: unknown codec, another dtype, or a bound outside 1..16.
     """
     chosen = codec.get(codec_name)
     payload = head + chosen.encode(values, bound_k).tobytes() + tail
@@ -210,10 +201,7 @@ def entries_of(datagram: Packet) -> list[Packet]:
 
 
 def nonce_of(block: Packet) -> int | None:
-    """Return the nonce with which the CRC of a dissected :class:`OffloadBlock` is right.
-
-    None if the capture cut off octets. The function takes the captured octets and does not rebuild the block.
-    """
+    """Return the nonce with which the CRC of a captured :class:`OffloadBlock` is right; None if octets were cut off."""
     addresses, captured = _addresses(block), block.underlayer.original
     length = _announced(block)
     if addresses is None or length is None or len(captured) < length or length < wire.OVERHEAD + _mac_len(block):
@@ -222,12 +210,7 @@ def nonce_of(block: Packet) -> int | None:
 
 
 def crc_is_good(block: Packet, nonce: int) -> bool | None:
-    """Return whether the CRC of a dissected :class:`OffloadBlock` is right; None if the capture cut off octets.
-
-    Args:
-        block: a block.
-        nonce: the receiving NIC's nonce.
-    """
+    """Return whether a captured block's CRC is right with the receiving NIC's nonce; None if octets were cut off."""
     found = nonce_of(block)
     return None if found is None else found == nonce
 
@@ -278,11 +261,7 @@ def bursts_of(block: Packet) -> bytes:
 
 
 def floats_of(block: Packet) -> Float32Array:
-    """Return the floats of a dissected block, as the receiving NIC decodes them.
-
-    Raises:
-        WireError: no encoder makes these lengths, codec, bound or tags.
-    """
+    """Return the floats of a dissected block, as the receiving NIC decodes them, or raise :class:`WireError`."""
     bursts = np.frombuffer(bursts_of(block), np.uint8)
     chosen = codec.by_id(block.codec)
     if chosen is None or not BOUND_K_MIN <= block.bound_k <= BOUND_K_MAX:
@@ -295,7 +274,7 @@ def floats_of(block: Packet) -> Float32Array:
 
 
 def classes_of(block: Packet) -> tuple[int, int, int, int] | None:
-    """Return how many floats of a block took 0, 8, 16 and 32 bits; None for codecs whose floats all take the same bits.
+    """Return how many floats of a block took 0, 8, 16 and 32 bits; None for a codec that gives all the same bits.
 
     Raises:
         WireError: lengths, tags, masks or the mark of the middle contradict each other.

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netoffload.codec import bursts, fixed, get, kernels, reference
+from netoffload.codec import bursts, get, kernels, reference
 from netoffload.codec.kernels import usable_kernels
 from netoffload.codec.reference import Oracle
 from netoffload.codec_specs import Made
 from netoffload.compiled.arrays import Float32Array, Uint8Array
-from netoffload.compiled.jit import JIT_DISABLED
+from netoffload.compiled.jit import JIT_DISABLED, compiled_with
 from netoffload.errors import CodecError
 from tests.shared.example_counts import examples
 
@@ -36,7 +36,7 @@ class Variant:
         return get(self.codec).oracle
 
     @property
-    def kernels(self) -> fixed.Kernels:
+    def kernels(self) -> kernels.Kernels:
         """Its kernels."""
         return kernels.kernels_of(get(self.codec).codec_id, self.kernel)
 
@@ -363,8 +363,10 @@ def test_codecs_without_tags_equal_their_oracles(codec: str, words: list[int], d
 
 
 @pytest.mark.slow  # it compiles one
-def test_kernels_are_made_of_the_arithmetic_of_a_row() -> None:
-    made = fixed.made_kernels(Made(12, lambda word, k: (word >> 20) ^ k, lambda code, k: (code ^ k) << 20))
+def test_kernels_are_made_of_the_arithmetic_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "kernel", compiled_with)  # never taken from the cache
+    form = Made(12, lambda word, k: (word >> 20) ^ k, lambda code, k: (code ^ k) << 20)
+    made = kernels._fixed_kernels("of_this_test", form)
     values = np.random.default_rng(4).normal(0, 1, 37).astype(np.float32)
     payload = np.full(400, CANARY, np.uint8)
     target = np.zeros(160, np.uint8)

@@ -215,11 +215,11 @@ def process(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_without_scapy_it_says_what_to_install(tmp_path: Path, capture: Path) -> None:
-    (tmp_path / "scapy.py").write_text("raise ImportError('not here')")
+    (tmp_path / "scapy.py").write_text("raise ModuleNotFoundError('not here', name='scapy')")
     paths = os.pathsep.join([str(tmp_path), PYTHONPATH])
     done = process(str(capture), PYTHONPATH=paths)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "netoffload: dissecting needs scapy: pip install 'netoffload[dissect]'\n"
+    assert done.stderr == "netoffload: this needs scapy, which is not installed: pip install 'netoffload[dissect]'\n"
     assert process("--lua", PYTHONPATH=paths).returncode == 0
 
 

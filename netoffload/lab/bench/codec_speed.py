@@ -95,7 +95,7 @@ class Variant:
         """Return its kernels for a bound."""
         of = kernels.kernels_of(self.codec.codec_id, self.kernel)
         decoding = np.float32(of.decoding(bound_k)) if self.takes_bound else of.decoding(bound_k)
-        return Functions(of.encode, of.coding(bound_k), of.decode, of.decode_halves, decoding)
+        return Functions(of.encode, bound_k, of.decode, of.decode_halves, decoding)
 
 
 def variants(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[Variant]:
