@@ -3,23 +3,22 @@
 The layers, from the bottom; imports point down, never sideways (``tests/test_layers.py`` holds the table)::
 
     errors codec_specs              one exception tree; the list of codecs
-    log programs                    log lines of long-running processes; how programs end
-    config faults                   settings, damage on purpose
+    log                             log lines of long-running processes
+    config                          settings
     control netlink                 the control socket, the kernel's network objects
     compiled                        Numba's set-up, and the parts that all compiled code shares
     torch_plugin                    registers the backend with torch
     wire                            octets <-> values: Ethernet, IPv4, TCP, the offload block
-    nic_options                     the options of a NIC
+    nic_options                     the options of a NIC, and damage on purpose
     codec                           arrays <-> payload: the burst engine's arithmetic
     engine devices                  frames in, frames out; frames <-> descriptors
     collectives dissect             schedules over an abstract exchange; captured frames
     compressors                     float32 vectors <-> payloads, on the host
-    environment doctor              versions and machine of a figure; what this machine has and lacks
+    machine                         what this machine has and lacks; versions and machine of a figure
     netoffload_daemon               the NIC process (folder daemon/)
     methods                         gradients of all ranks -> the same next weights, over an exchange
     transport                       sockets -> exchange: rendezvous, connections, liveness, compiled rounds
     netoffload_mpi                  CompComm over mpi4py (folder mpi_ext/)
-    kernels                         all compiled kernels, compiled into the cache on every core
     torch                           interfaces for torch programs: DDP hook, backend, optimizer, periodic averaging
     cli                             the command line
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from netoffload import log
 from netoffload.codec import get
+from netoffload.compiled.programs import end_at_once
 from netoffload.config import (
     TAG_ANY,
     TOS_MASK,
@@ -37,7 +38,6 @@ from netoffload.engine.bypass import socket_program
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.netlink.redirect import has_clsact
 from netoffload.nic_options import NicProcess
-from netoffload.programs import end_at_once
 from netoffload_daemon.arguments import asked_log_format, parse_arguments
 from netoffload_daemon.bypass import KernelBypass
 from netoffload_daemon.control import make_handlers

@@ -34,7 +34,7 @@ from netoffload.compiled.octets import copy_octets, load_u16, store_u16, u8
 from netoffload.engine.counters import Counter
 from netoffload.engine.pack import MTU_MAX
 from netoffload.engine.sums import ones_sum
-from netoffload.faults import FaultSettings
+from netoffload.nic_options.faults import FaultSettings
 from netoffload.wire import ethernet, ipv4, ipv6, tcp, udp, vnet
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ _QUEUE_FIELDS: Final = 3
 
 
 class FaultPlan(NamedTuple):
-    """:class:`~netoffload.faults.FaultSettings` for compiled code: a probability p is p * 2**32."""
+    """:class:`~netoffload.nic_options.faults.FaultSettings` for compiled code: a probability p is p * 2**32."""
 
     is_on: int
     loss: int

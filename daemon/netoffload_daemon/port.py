@@ -18,7 +18,7 @@ from netoffload.engine.pack import CACHE_LINE, MAX_WIRE_FRAMES
 from netoffload.engine.receive import HOST_SEGMENT_LEN
 from netoffload.engine.transmit import HOST_BUFFER_LEN, WIRE_BUFFER_LEN
 from netoffload.engine.vlan import TAG_LEN
-from netoffload.faults import FaultSettings
+from netoffload.nic_options.faults import FaultSettings
 from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.ipv4 import IPV4_MIN_LEN
 from netoffload.wire.tcp import TCP_MIN_LEN

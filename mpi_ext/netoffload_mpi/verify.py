@@ -17,7 +17,7 @@ from netoffload.collectives import reference
 from netoffload.collectives.samples import gradient_of, whole_numbers
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import ENV_CONTROL, Offload
-from netoffload.environment import system_versions
+from netoffload.machine.environment import system_versions
 from netoffload_mpi.comm import CompComm
 
 SIGMA: Final = 0.05

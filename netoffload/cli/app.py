@@ -26,9 +26,9 @@ from rich.table import Table
 import netoffload
 from netoffload.cli.help_tables import keep_whole
 from netoffload.cli.known import KnownCommands
+from netoffload.compiled.programs import end_at_once
 from netoffload.compiled.progress import COMPILING
 from netoffload.errors import EXTRAS, NetOffloadError, SystemRefusedError, missing_package
-from netoffload.programs import end_at_once
 
 app = typer.Typer(
     name="netoffload",

@@ -20,7 +20,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
     Example: netoffload doctor
     """
-    from netoffload.doctor import checks
+    from netoffload.machine.doctor import checks
 
     lab_checks = lab_offer("checks")
     found = [*checks(), *(lab_checks() if lab_checks else ())]

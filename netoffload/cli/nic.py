@@ -45,9 +45,9 @@ def warmup() -> None:
 
     Example: netoffload warmup
     """
+    from netoffload.cli.kernels import compile_all
     from netoffload.compiled.cache import remove_stale
     from netoffload.compiled.jit import CACHE_DIR
-    from netoffload.kernels import compile_all
 
     if CACHE_DIR is None:
         raise SystemRefusedError(

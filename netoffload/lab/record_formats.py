@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from netoffload.environment import UNKNOWN
 from netoffload.errors import UsageError
+from netoffload.machine.environment import UNKNOWN
 
 FORMAT: Final = 6
 """Version of the record's keys; a newer one is refused."""

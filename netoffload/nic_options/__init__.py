@@ -12,8 +12,8 @@ it.
 :class:`NicProcess`    the options of one NIC process: also its devices, its files and its sockets
 =====================  ==========================================================================================
 
-Files: ``option``, the description of a field; ``settings``, the classes, to which new options are added; ``texts``, the
-words for the systemd unit and the docs.
+Files: ``option``, the description of a field; ``settings``, the classes, to which new options are added;
+``faults``, the text of ``--fault``; ``texts``, the words for the systemd unit and the docs.
 """
 
 from __future__ import annotations

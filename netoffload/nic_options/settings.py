@@ -29,7 +29,7 @@ from netoffload.config import (
     parse_tag,
 )
 from netoffload.errors import UsageError
-from netoffload.faults import FaultSettings, parse_faults
+from netoffload.nic_options.faults import FaultSettings, parse_faults
 from netoffload.nic_options.option import BUILDING, option, options_of
 
 HOST_KINDS: Final = ("tap", "veth")

@@ -7,7 +7,7 @@ import numba
 import pytest
 
 from netoffload.engine.counters import Counter
-from netoffload.faults import FaultSettings
+from netoffload.nic_options.faults import FaultSettings
 from netoffload.wire.vnet import VNET_LEN
 from netoffload_daemon.__main__ import compile_loop
 from netoffload_daemon.trouble import STOPPED

@@ -13,7 +13,7 @@ from scapy.packet import Packet, Raw
 
 from netoffload.engine.counters import Counter, make_counters
 from netoffload.errors import UsageError
-from netoffload.faults import FaultSettings, parse_faults
+from netoffload.nic_options.faults import FaultSettings, parse_faults
 from netoffload.wire import vnet
 from netoffload.wire.checksum import internet_checksum, ones_sum
 from netoffload_daemon import faults

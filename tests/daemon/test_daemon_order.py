@@ -11,7 +11,7 @@ import pytest
 
 from netoffload.engine.counters import Counter
 from netoffload.engine.nic import REBUILT_BATCH
-from netoffload.faults import FaultSettings
+from netoffload.nic_options.faults import FaultSettings
 from netoffload_daemon.__main__ import compile_loop
 from netoffload_daemon.trouble import STOPPED
 from tests.daemon.port_bench import Bench

@@ -26,7 +26,6 @@ from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout
 from netoffload.config import Offload, check_bound_k, format_ms, format_rate
-from netoffload.environment import cpu_model, versions
 from netoffload.errors import UsageError
 from netoffload.lab.bench.advice_codecs import auto_factor, coding_by, coding_of
 from netoffload.lab.bench.settings import AdviseSettings
@@ -34,6 +33,7 @@ from netoffload.lab.declared import AllOrNothing, Finding, Progress, Table, mega
 from netoffload.lab.models import advice
 from netoffload.lab.models.advice import Coding, Network, Prediction, Workload
 from netoffload.lab.models.cost.exchange import ring_delays_s
+from netoffload.machine.environment import cpu_model, versions
 from netoffload.transport import Settings, TcpExchange
 from netoffload.transport.local_ranks import run_tcp
 from netoffload.transport.rendezvous.agreement import Precision

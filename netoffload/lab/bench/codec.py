@@ -16,7 +16,6 @@ from netoffload.collectives.samples import parse_sigma
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import libraries
 from netoffload.config import CODECS, check_bound_k, check_choice
-from netoffload.environment import cpu_model, versions
 from netoffload.errors import UsageError
 from netoffload.lab.bench.codec_speed import Variant, measure, variants
 from netoffload.lab.bench.library_speed import WITH_BOUND, measure_library, peers
@@ -24,6 +23,7 @@ from netoffload.lab.bench.settings import CodecSettings
 from netoffload.lab.bench.vectors import HDC, gaussian, of_file, of_hdc
 from netoffload.lab.declared import Column, Finding, Progress, Table, percent, words
 from netoffload.lab.reports.pareto import Point, draw_pareto
+from netoffload.machine.environment import cpu_model, versions
 
 GAUSSIANS: Final = ("gaussian:0.001", "gaussian:0.01", "gaussian:0.1")
 

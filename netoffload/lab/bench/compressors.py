@@ -11,12 +11,12 @@ import numpy as np
 from netoffload.collectives.samples import read_gradients
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
-from netoffload.environment import cpu_model, versions
 from netoffload.errors import UsageError
 from netoffload.lab.bench.compressor_quality import quality, speeds
 from netoffload.lab.bench.settings import CompressorsSettings, parse_vector_octets
 from netoffload.lab.bench.vectors import HDC, gaussian, of_hdc
 from netoffload.lab.declared import AllOrNothing, Column, Finding, Progress, Table, words
+from netoffload.machine.environment import cpu_model, versions
 
 
 @dataclass(frozen=True)

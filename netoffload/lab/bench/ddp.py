@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from netoffload.config import check_bound_k, check_choice, format_rate, parse_rate_bps
-from netoffload.environment import cpu_model
 from netoffload.errors import UsageError
 from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpRecord
 from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS
@@ -31,6 +30,7 @@ from netoffload.lab.training import data
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import save
 from netoffload.lab.training.run import time_limit_s
+from netoffload.machine.environment import cpu_model
 
 REFERENCE: Final = "fp16"
 """The contender whose octets all others are compared with: the fewest that torch's own hooks send reliably."""

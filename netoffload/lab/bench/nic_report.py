@@ -31,7 +31,6 @@ from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from typing import Annotated, Any, Final
 
-from netoffload.environment import cpu_model, system_versions
 from netoffload.lab.bench import vpn_peers
 from netoffload.lab.bench.experiment import Contender
 from netoffload.lab.bench.settings import NicBenchSettings
@@ -40,6 +39,7 @@ from netoffload.lab.declared import Column, Finding, Table, left_out, words
 from netoffload.lab.results import Spread
 from netoffload.lab.testbed import Testbed
 from netoffload.lab.testbed.stream import Payload
+from netoffload.machine.environment import cpu_model, system_versions
 from netoffload.nic_options import NicSettings
 
 FULL_SHARE: Final = 0.95

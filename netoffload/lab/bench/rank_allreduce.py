@@ -31,6 +31,7 @@ from netoffload.collectives.reference import RoundTrip, aggregated, hierarchical
 from netoffload.collectives.samples import Draw, gradients_from, whole_numbers
 from netoffload.collectives.schedule import ring_octets
 from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.programs import end_at_once
 from netoffload.config import (
     BOUND_K_DEFAULT,
     CODECS,
@@ -42,7 +43,6 @@ from netoffload.config import (
     parse_size_octets,
 )
 from netoffload.control import request
-from netoffload.environment import system_versions
 from netoffload.errors import ReplicaError, UsageError
 from netoffload.lab.bench.cpu_time import process_cpu_s
 from netoffload.lab.bench.experiment import Contender, take_turns
@@ -50,7 +50,7 @@ from netoffload.lab.bench.jobs import ALLREDUCE_ARGUMENTS, WHATS, AllreduceRecor
 from netoffload.lab.bench.settings import AllreduceSettings
 from netoffload.lab.declared import Finding, Table, add_arguments
 from netoffload.lab.models.cost.exchange import least_s
-from netoffload.programs import end_at_once
+from netoffload.machine.environment import system_versions
 from netoffload_mpi import MPI, CompComm
 
 WHATS_DEFAULT: Final = ("ring", "ring_comp", "mpi")

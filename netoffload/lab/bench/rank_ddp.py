@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from netoffload.compiled.programs import end_at_once
 from netoffload.config import ENV_METER
 from netoffload.control import request
-from netoffload.environment import system_versions, versions
 from netoffload.errors import ReplicaError, RunError
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpHook, DdpRecord, DdpResult
 from netoffload.lab.training import ddp
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import Dataset, open_saved
-from netoffload.programs import end_at_once
+from netoffload.machine.environment import system_versions, versions
 
 UNTIMED_STEPS: Final = 3
 

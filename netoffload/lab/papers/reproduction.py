@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from netoffload.environment import commit, cpu_model, system_versions
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.lab import record_formats, results
 from netoffload.lab.papers.item import HOW_TO_GET, Item, Setting, Step
 from netoffload.lab.results import StepRecord
+from netoffload.machine.environment import commit, cpu_model, system_versions
 
 QUICK: Final = "quick"
 FULL: Final = "full"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 
-from netoffload.doctor import Check, check
 from netoffload.lab.testbed.journal import list_runs
 from netoffload.lab.testbed.launch import find_mpiexec, find_openmpi
+from netoffload.machine.doctor import Check, check
 
 
 def checks() -> Iterator[Check]:

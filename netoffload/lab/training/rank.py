@@ -22,8 +22,8 @@ import netoffload
 from netoffload.codec.kernels import KERNEL
 from netoffload.collectives import barrier
 from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.programs import end_at_once
 from netoffload.config import Offload
-from netoffload.environment import cpu_model
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.lab.results import ClassCounts, Versions
 from netoffload.lab.training.capture import Board, Kept
@@ -33,7 +33,7 @@ from netoffload.lab.training.loop import RankRun, warm_up
 from netoffload.lab.training.memory import peak_memory_octets
 from netoffload.lab.training.outcome import Coded, RankOutcome, read_meter, traffic_between
 from netoffload.lab.training.replica import Watch
-from netoffload.programs import end_at_once
+from netoffload.machine.environment import cpu_model
 from netoffload.transport import Lane
 from netoffload_mpi import MPI, CompComm
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from netoffload import config
 from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.programs import end_at_once
 from netoffload.config import ENV_CONTROL, ENV_OFFLOAD, Offload, parse_offload
-from netoffload.environment import system_versions
 from netoffload.errors import NetOffloadError, UsageError
-from netoffload.programs import end_at_once
+from netoffload.machine.environment import system_versions
 from netoffload_mpi import MPI, CompComm
 from tests.mpi import verify
 from tests.mpi.verify.cases import EXACT, Place, Rounding

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from netoffload.compiled.programs import end_at_once
 from netoffload.config import Offload, parse_count
 from netoffload.errors import CollectiveError
-from netoffload.programs import end_at_once
 from netoffload.transport.local_ranks import run_tcp
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane

@@ -42,7 +42,7 @@ def cpu_model() -> str:
 
 def commit() -> str:
     """Return the commit of this package's source tree, which may have changes; ``unknown`` outside a source tree."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     git = root / ".git"
     try:
         if git.is_file():  # a second work tree
