@@ -89,11 +89,11 @@ class Held(NamedTuple):
         order: int64[slots], a permutation of the slots.
     """
 
-    octets: Uint8Array
+    octets: Uint8Array  # uint8[slots, room], with their virtio-net headers
     frames: Int64Array
     order: Int64Array
-    queue: Int64Array
-    random: Int64Array
+    queue: Int64Array  # int64[3]
+    random: Int64Array  # int64[6], the generator's state
 
 
 def make_plan(settings: FaultSettings) -> FaultPlan:
