@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ import pytest
 
 from tests.shared.quick_cases import by_day
 
+DIES = Path(__file__).with_name("programs") / "dies_in_forward.py"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torchft_ddp.py"
 REPLICAS = 3
-KILL_AFTER = 10
+PASSES = 10
+"""Forward passes of the replica that dies: it is killed in the last one."""
 TIMEOUT_S = 100
 
 
@@ -43,27 +45,26 @@ pytestmark = [
 class Replica:
     """One process of the example, with torch's store that its launcher would have."""
 
-    def __init__(self, number: int, lighthouse: str, words: list[str]) -> None:
+    def __init__(self, number: int, lighthouse: str, words: list[str], *, dies: bool = False) -> None:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not declared public
 
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         own = {"TORCHFT_LIGHTHOUSE": lighthouse, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port)}
         self._log = log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - lives as long as the replica
         self.process = subprocess.Popen(
-            [sys.executable, str(EXAMPLE), "--replica", str(number), *words],
+            [
+                sys.executable,
+                *([str(DIES), str(PASSES)] if dies else []),
+                str(EXAMPLE),
+                "--replica",
+                str(number),
+                *words,
+            ],
             env=os.environ | own | {"RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
         )
-
-    def read_until(self, text: str) -> None:
-        """Read lines until one begins with the text."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(text):
-                return
-        pytest.fail(f"no line begins with {text!r}")
 
     def end(self) -> Any:
         """Return the steps by their numbers of replicas, and the digest of the parameters at the end."""
@@ -86,20 +87,18 @@ def test_the_others_outlive_a_replica_that_dies_and_agree_with_it_when_it_is_bac
     )
     replicas = []
     try:
-        replicas = [Replica(number, lighthouse.address(), words) for number in range(REPLICAS)]
-        victim = replicas[-1]
-        victim.read_until(f"step {KILL_AFTER}:")
-        victim.process.kill()
-        victim.process.communicate()
-        killed_s = time.monotonic()
+        replicas = [
+            Replica(number, lighthouse.address(), words, dies=number == REPLICAS - 1) for number in range(REPLICAS)
+        ]
+        replicas[-1].process.communicate(timeout=TIMEOUT_S)
+        assert replicas[-1].process.returncode == -signal.SIGKILL
         replicas[-1] = Replica(REPLICAS - 1, lighthouse.address(), words)  # the others wait for three
         ends = [replica.end() for replica in replicas]
-        assert time.monotonic() - killed_s < TIMEOUT_S
     finally:
         for replica in replicas:
             replica.process.kill()
             replica.process.wait()
         lighthouse.shutdown()
     assert len({digest for _, digest in ends}) == 1
-    assert ends[-1][0][0] > KILL_AFTER  # it took the others' state, and did not begin anew
+    assert ends[-1][0][0] > PASSES // 2  # it took the others' state, and did not begin anew
     assert all(steps[-1] == int(words[1]) for steps, _ in ends)
