@@ -15,6 +15,7 @@ import contextlib
 import copy
 import io
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -79,10 +80,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             one.register_post_accumulate_grad_hook(self._arrived)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what ``Optimizer.__init__`` would have set, which did not run here: hooks, groups, state."""
+        """Return what ``Optimizer.__init__`` would have set, which did not run here, such as hooks."""
         if name == "optimizer":  # not set yet
             raise AttributeError(name)
         return getattr(self.optimizer, name)
+
+    # Schedulers read these. Without a setter, because the wrapped optimizer would not see what a caller sets here.
+    param_groups, state, defaults = (
+        property(operator.attrgetter(f"optimizer.{name}")) for name in ("param_groups", "state", "defaults")
+    )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedOptimizer:
         """Return a copy that wraps a copy of the optimizer, for the parameters' copies."""

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from netoffload.errors import UsageError
-from netoffload.torch import CompressionState, Options
+from netoffload.torch import CompressionState, DistributedOptimizer, Options
 from netoffload.transport.rendezvous.launchers import set_rank_environment
 from tests.shared.commands import python
 
@@ -177,3 +178,12 @@ def test_the_examples_run_under_torchrun_without_rights() -> None:
     ratios = [float(found) for found in re.findall(r"accuracy .* ratio ([\d.]+)$", done.stdout, re.MULTILINE)]
     assert len(ratios) == len(lines)
     assert min(ratios) > 2
+
+
+@pytest.mark.parametrize("name", ["param_groups", "state", "defaults"])
+def test_what_the_wrapped_optimizer_holds_cannot_be_set_beside_it(name: str) -> None:
+    inner = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], 0.1)
+    wrapped = DistributedOptimizer(inner, CompressionState(offload="off"))
+    assert getattr(wrapped, name) is getattr(inner, name)
+    with pytest.raises(AttributeError):
+        setattr(wrapped, name, {})
