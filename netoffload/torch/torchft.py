@@ -9,8 +9,8 @@ torchft's DDP, ``LocalSGD`` and ``DiLoCo`` call the manager, so they need nothin
 
     manager = Manager(pg=ProcessGroupNetOffload(BackendOptions("packed", 10)), ...)
 
-A call's error reaches the manager through the future, and ``wait`` says only that the call has ended: torchft's DDP
-(0.2) takes the future of a call behind ``wait``, and a replica that survives would end there.
+The error of an allreduce reaches the manager through its future, and ``wait`` says only that the call has ended:
+torchft's DDP (0.2) takes the future behind ``wait``, and a replica that survives would end there. Other calls raise.
 
 The extra ``engines`` brings torchft.
 """
@@ -22,6 +22,7 @@ import dataclasses
 from datetime import timedelta
 from typing import Any, Final
 
+from torch import Tensor
 from torch.distributed import DistBackendError, Store, Work  # type: ignore[attr-defined]  # not declared public
 from torch.futures import Future
 from torchft.process_group import ProcessGroupWrapper
@@ -80,8 +81,9 @@ class ProcessGroupNetOffload(ProcessGroupWrapper):  # type: ignore[misc]  # torc
         """Close the connections."""
         self.abort(errored=False)
 
-    def _wrap_work(self, work: Work, opts: object) -> _Ended:
-        return _Ended(work)
+    def allreduce(self, tensors: list[Tensor], opts: object) -> Work:
+        """Reduce tensors over all replicas: the one call of the manager, which takes its error from the future."""
+        return _Ended(super().allreduce(tensors, opts))
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> NetOffloadGroup:
         return create(_Quorum(store, rank, world_size, self._timeout), self._options)

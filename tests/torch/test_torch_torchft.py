@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.shared.quick_cases import by_day
 
@@ -102,3 +104,27 @@ def test_the_others_outlive_a_replica_that_dies_and_agree_with_it_when_it_is_bac
     assert len({digest for _, digest in ends}) == 1
     assert ends[-1][0][0] > 1  # it took the others' state, and did not begin anew
     assert all(steps[-1] == int(words[1]) for steps, _ in ends)
+
+
+def test_a_call_that_fails_raises_but_for_an_allreduce_which_says_so_in_its_future() -> None:
+    from torch.distributed import AllreduceOptions, BarrierOptions, DistBackendError, TCPStore  # type: ignore[attr-defined]
+
+    from netoffload.torch.torchft import ProcessGroupNetOffload
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    groups = [ProcessGroupNetOffload() for _ in range(2)]
+    address = f"127.0.0.1:{store.port}/quorum"
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda rank: groups[rank].configure(address, str(rank), rank, 2), range(2)))
+        tensors = [torch.full((3,), float(rank)) for rank in range(2)]
+        works = list(threads.map(lambda rank: groups[rank].allreduce([tensors[rank]], AllreduceOptions()), range(2)))
+    assert [work.wait() for work in works] == [True, True]
+    assert torch.equal(tensors[0], torch.ones(3))
+    groups[1].abort()
+    failed = groups[0].allreduce([torch.ones(3)], AllreduceOptions())
+    assert not failed.wait()
+    with pytest.raises(RuntimeError):
+        failed.get_future().wait()
+    with pytest.raises(DistBackendError):
+        groups[0].barrier(BarrierOptions()).wait()
+    groups[0].shutdown()
