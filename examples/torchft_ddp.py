@@ -1,6 +1,6 @@
 """torchft's elastic replicas with compressed gradients: one of them may die, and come back.
 
-torchft_lighthouse --min-replicas 2 --bind [::]:29510 &
+torchft_lighthouse --min_replicas 2 --bind [::]:29510 &
 export TORCHFT_LIGHTHOUSE=http://localhost:29510
 torchrun --standalone examples/torchft_ddp.py --replica 0 &
 torchrun --standalone examples/torchft_ddp.py --replica 1
@@ -14,8 +14,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
-from torchft import DistributedDataParallel, Manager, Optimizer
-from torchft.local_sgd import DiLoCo
+from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+from torchft.local_sgd import DiLoCo, LocalSGD
 
 from netoffload.torch import BackendOptions
 from netoffload.torch.torchft import ProcessGroupNetOffload
@@ -24,7 +24,11 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--replica", type=int, required=True)
 parser.add_argument("--steps", type=int, default=200, help="of all replicas together")
 parser.add_argument("--every", type=int, default=0, help="DiLoCo: exchange weights after so many steps of one's own")
-asked = parser.parse_args()
+parser.add_argument("--fragments", type=int, default=1, help="DiLoCo: exchange this part of the layers at a time, 1..3")
+parser.add_argument("--delay", type=int, default=0, help="DiLoCo: steps that go on while a fragment is exchanged")
+parser.add_argument("--local-sgd", action="store_true", help="average weights instead of DiLoCo's outer steps")
+parser.add_argument("--gloo", action="store_true", help="torchft's own process group, to compare")
+options = parser.parse_args()
 
 torch.set_num_threads(1)
 digits = load_digits()
@@ -32,17 +36,18 @@ images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tens
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
 inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
-group = ProcessGroupNetOffload(BackendOptions("packed", 10, offload="inline"), timedelta(seconds=30))  # instead of gloo
+TIMEOUT = timedelta(seconds=30)
+compressed = ProcessGroupNetOffload(BackendOptions("packed", 10, offload="inline"), TIMEOUT)  # instead of gloo
 manager = Manager(
-    pg=group,
+    pg=ProcessGroupGloo(TIMEOUT) if options.gloo else compressed,
     min_replica_size=2,
     load_state_dict=lambda state: (model.load_state_dict(state["model"]), inner.load_state_dict(state["optimizer"])),
     state_dict=lambda: {"model": model.state_dict(), "optimizer": inner.state_dict()},
-    replica_id=f"replica-{asked.replica}",
-    use_async_quorum=not asked.every,
-    timeout=timedelta(seconds=30),
+    replica_id=f"replica-{options.replica}",
+    use_async_quorum=not options.every,
+    timeout=TIMEOUT,
 )
-order = torch.Generator().manual_seed(asked.replica)
+order = torch.Generator().manual_seed(options.replica)
 
 
 def backward(forward: nn.Module) -> float:
@@ -58,17 +63,24 @@ def report(loss: float) -> None:
     print(f"step {manager.current_step()}: {manager.num_participants()} replicas, loss {loss:.3f}", flush=True)
 
 
-if asked.every:
-    outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
-    with DiLoCo(manager, [model], inner, outer, sync_every=asked.every):
-        while manager.current_step() < asked.steps:
+if options.every:
+    layers = [layer for layer in model if isinstance(layer, nn.Linear)]
+    parts = [nn.Sequential(*layers[first :: options.fragments]) for first in range(options.fragments)]
+    outer = [torch.optim.SGD(part.parameters(), lr=0.7, momentum=0.9, nesterov=True) for part in parts]
+    rounds = (
+        LocalSGD(manager, model, inner, options.every)
+        if options.local_sgd
+        else DiLoCo(manager, parts, inner, outer, options.every, fragment_sync_delay=options.delay)
+    )
+    with rounds:
+        while manager.current_step() < options.steps:
             inner.zero_grad()
             loss = backward(model)
             inner.step()
             report(loss)
 else:
     forward, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, inner)
-    while manager.current_step() < asked.steps:
+    while manager.current_step() < options.steps:
         optimizer.zero_grad()  # begins to look who is there
         loss = backward(forward)
         optimizer.step()  # not if a replica died meanwhile
