@@ -27,6 +27,7 @@ parser.add_argument("--every", type=int, default=0, help="DiLoCo: exchange weigh
 parser.add_argument("--fragments", type=int, default=1, help="DiLoCo: exchange this part of the layers at a time, 1..3")
 parser.add_argument("--delay", type=int, default=0, help="DiLoCo: steps that go on while a fragment is exchanged")
 parser.add_argument("--local-sgd", action="store_true", help="average weights instead of DiLoCo's outer steps")
+parser.add_argument("--compressor", help="qsgd, or another, with error feedback; default: the codec packed")
 parser.add_argument("--gloo", action="store_true", help="torchft's own process group, to compare")
 options = parser.parse_args()
 
@@ -37,7 +38,11 @@ model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReL
 inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 TIMEOUT = timedelta(seconds=30)
-compressed = ProcessGroupNetOffload(BackendOptions("packed", 10, offload="inline"), TIMEOUT)  # instead of gloo
+if options.compressor:
+    travels = BackendOptions(compressor=options.compressor, error_feedback=True)
+else:
+    travels = BackendOptions("packed", 10, offload="inline")
+compressed = ProcessGroupNetOffload(travels, TIMEOUT)  # instead of gloo
 manager = Manager(
     pg=ProcessGroupGloo(TIMEOUT) if options.gloo else compressed,
     min_replica_size=2,
@@ -47,6 +52,7 @@ manager = Manager(
     use_async_quorum=not options.every,
     timeout=TIMEOUT,
 )
+compressed.follow(manager, options.fragments)
 order = torch.Generator().manual_seed(options.replica)
 
 

@@ -117,6 +117,11 @@ class SelectiveReducer(GradientReducer):
         """Return, by layer, the latest factor by which its values were multiplied before compression."""
         return {layer: 2.0**exponent for layer, exponent in self._exponents.items()}
 
+    def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
+        """See :meth:`GradientReducer.take_unsent`; the residuals come in the scale of the gradient."""
+        unsent = self._inner.take_unsent(layers).items()
+        return {layer: multiply(residual, -self._exponents.get(layer, 0)) for layer, residual in unsent}
+
     def memory(self) -> Memory:
         """See :meth:`~netoffload.methods.base.Method.memory`."""
         return {
@@ -186,8 +191,8 @@ class SelectiveReducer(GradientReducer):
         }
         if self._member.error_feedback and self._has_jumped(exponents):
             # In this bucket's new scale the residuals could be as large as many gradients: they travel now, exact too.
-            for layer, residual in self._inner.take_unsent(tuple(parts)).items():
-                np.add(parts[layer], multiply(residual, -self._exponents.get(layer, 0)), out=parts[layer])
+            for layer, residual in self.take_unsent(tuple(parts)).items():
+                np.add(parts[layer], residual, out=parts[layer])
             self._exponents.update(exponents)
             return True, None, have_met
         return any(loudness), exponents, have_met

@@ -144,6 +144,24 @@ class NetOffloadGroup(NamedGroup):
 
     allreduce_coalesced = allreduce
 
+    def sum_by(self, tensor: Tensor, add: Callable[[DataPlane, Float32Array], None], calling: str) -> CallWork:
+        """Replace a float32 tensor on all ranks by the sum that ``add`` leaves in a vector of its values.
+
+        ``add`` gets the plane that compresses if there is one. ``calling`` says in words how it adds.
+        """
+        numbers = Numbers([tensor], is_averaged=False)
+        values, compressed = cast("Float32Array", numbers.values), self._compressed
+
+        def call(plane: DataPlane) -> None:
+            if compressed is None:
+                add(plane, values)
+            else:
+                barrier(plane.exchange)  # where ranks that call differently get an error
+                compressed.run(lambda other: add(other, values), tuple(Lane))
+            numbers.store()
+
+        return self._carry_out(call, [tensor], None, f"all_reduce SUM of {lengths_of([tensor])}, {calling}")
+
     def _sum_sparse(self, tensors: list[Tensor], opts: Any) -> CallWork:
         with self._arguments():
             if opts is not None and opts.reduceOp != ReduceOp.SUM:

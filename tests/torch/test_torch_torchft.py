@@ -113,9 +113,8 @@ def test_a_call_that_fails_raises_but_for_an_allreduce_which_says_so_in_its_futu
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     groups = [ProcessGroupNetOffload() for _ in range(2)]
-    address = f"127.0.0.1:{store.port}/quorum"
+    configured(groups, store, 1)
     with ThreadPoolExecutor() as threads:
-        list(threads.map(lambda rank: groups[rank].configure(address, str(rank), rank, 2), range(2)))
         tensors = [torch.full((3,), float(rank)) for rank in range(2)]
         works = list(threads.map(lambda rank: groups[rank].allreduce([tensors[rank]], AllreduceOptions()), range(2)))
     assert [work.wait() for work in works] == [True, True]
@@ -128,3 +127,78 @@ def test_a_call_that_fails_raises_but_for_an_allreduce_which_says_so_in_its_futu
     with pytest.raises(DistBackendError):
         groups[0].barrier(BarrierOptions()).wait()
     groups[0].shutdown()
+
+
+def configured(groups: list[Any], store: Any, quorum: int) -> None:
+    """Let groups in this process meet as the replicas of a quorum."""
+    address = f"127.0.0.1:{store.port}/quorum/{quorum}"
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda rank: groups[rank].configure(address, str(rank), rank, 2, quorum), range(2)))
+
+
+def summed(groups: list[Any], vectors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return what a step of the manager's leaves of one vector per replica."""
+    from torch.distributed import AllreduceOptions
+
+    works = [group.allreduce([vector], AllreduceOptions()) for group, vector in zip(groups, vectors, strict=True)]
+    assert all(work.wait() for work in works)
+    for group in groups:
+        assert group.errored() is None
+    return vectors
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_residuals_stay_with_the_replica_that_lives(fragments: int) -> None:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    from netoffload.torch import BackendOptions
+    from netoffload.torch.torchft import ProcessGroupNetOffload
+
+    class Counting:  # as much of a manager as a group asks for
+        step = 0
+
+        def current_step(self) -> int:
+            return self.step
+
+    manager = Counting()
+    options = BackendOptions(compressor="wgt:threshold=1", error_feedback=True, min_octets=0, scale=None)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def made() -> ProcessGroupNetOffload:
+        group = ProcessGroupNetOffload(options)
+        group.follow(manager, fragments)
+        return group
+
+    groups = [made(), made()]
+    configured(groups, store, 1)
+    for manager.step in range(fragments):
+        assert not summed(groups, [torch.full((8,), 0.6) for _ in groups])[0].any()
+    groups[1].shutdown()
+    groups[1] = made()  # the second replica dies, and another one joins
+    configured(groups, store, 2)
+    for manager.step in range(fragments):
+        for total in summed(groups, [torch.full((8,), 0.6) for _ in groups]):
+            assert torch.allclose(total, torch.full((8,), 1.2))  # of the first one alone: the other begins with none
+        assert not summed(groups, [torch.full((5,), 0.3) for _ in groups])[0].any()  # another vector
+    for group in groups:
+        group.shutdown()
+
+
+def test_a_codec_remembers_what_it_rounded_away() -> None:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    from netoffload.torch import BackendOptions
+    from netoffload.torch.torchft import ProcessGroupNetOffload
+
+    options = BackendOptions("packed", 6, offload="inline", error_feedback=True, min_octets=0)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    groups = [ProcessGroupNetOffload(options) for _ in range(2)]
+    configured(groups, store, 1)
+    own = [torch.randn(5000, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    totals = [summed(groups, [vector.clone() for vector in own]) for _ in range(20)]
+    assert all(torch.equal(*pair) for pair in totals)
+    errors = [float((total - sum(own)).norm()) for total, _ in totals]
+    mean = sum(total for total, _ in totals) / len(totals)
+    assert 0 < float((mean - sum(own)).norm()) < min(errors) / 5
+    for group in groups:
+        group.shutdown()
