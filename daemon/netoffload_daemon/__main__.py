@@ -33,8 +33,8 @@ from netoffload.devices.sock_diag import open_sock_diag
 from netoffload.devices.tap import Tap, keep, open_tap
 from netoffload.engine import nic as engine_nic
 from netoffload.engine.authentication import Authenticator
-from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.bypass import socket_program
+from netoffload.engine.state import EngineSettings
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.netlink.redirect import has_clsact
 from netoffload.nic_options import NicProcess

@@ -20,7 +20,6 @@ from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import is_bundle
 from netoffload.engine.pack import CACHE_LINE, MAX_WIRE_FRAMES
 from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
-from netoffload.engine.vlan import TAG_LEN
 from netoffload.wire import vnet
 from netoffload_daemon import faults, libc, trace, vlan
 from netoffload_daemon.port import (
@@ -39,6 +38,7 @@ from netoffload_daemon.port import (
 )
 from netoffload_daemon.sockets import answer_questions
 from netoffload_daemon.trouble import BACK_OFF_NS, HOST_GONE, STOPPED, WIRE_GONE, look_again, read_failed, suspect
+from netoffload_daemon.vlan import TAG_LEN
 
 if TYPE_CHECKING:
     from netoffload_daemon.trace import TraceRing

@@ -12,12 +12,11 @@ import numpy as np
 
 from netoffload.codec.kernels import DECODE_SLACK
 from netoffload.compiled.arrays import Int32Array, Int64Array, Uint8Array, Uint64Array
-from netoffload.engine.blocks import EngineSettings
-from netoffload.engine.nic import REBUILT_ROWS, NicState, make_state
+from netoffload.engine.nic import REBUILT_ROWS, make_state
 from netoffload.engine.pack import CACHE_LINE, MAX_WIRE_FRAMES
 from netoffload.engine.receive import HOST_SEGMENT_LEN
+from netoffload.engine.state import EngineSettings, NicState
 from netoffload.engine.transmit import HOST_BUFFER_LEN, WIRE_BUFFER_LEN
-from netoffload.engine.vlan import TAG_LEN
 from netoffload.nic_options.faults import FaultSettings
 from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.ipv4 import IPV4_MIN_LEN
@@ -27,6 +26,7 @@ from netoffload_daemon import libc, vlan
 from netoffload_daemon.faults import FaultPlan, Held, make_held, make_plan
 from netoffload_daemon.sockets import Diag, make_diag
 from netoffload_daemon.trace import RING_WORDS, TraceRing, make_ring, wall_clock_offset_ns
+from netoffload_daemon.vlan import TAG_LEN
 
 TX: Final = 1
 """Role: host to wire."""

@@ -25,10 +25,10 @@ from netoffload.codec.bursts import DECODE_SLACK
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
 from netoffload.config import BOUND_K_DEFAULT, TOS_COMPRESS
 from netoffload.engine import nic as engine
-from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.counters import as_dict
 from netoffload.engine.encapsulation import is_bundle
 from netoffload.engine.flow_report import as_dicts
+from netoffload.engine.state import EngineSettings
 from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
 from netoffload.wire import ethernet, ipv4, tcp, vnet
 

@@ -201,6 +201,18 @@ def ones_sum(octets: Uint8Array, at: int, length: int) -> int:
         total += load_u16(octets, index)
     if length & 1:
         total += u8(octets, at + length - 1)  # padded with a 0 behind it
+    return folded(total)
+
+
+@inline_kernel
+def folded(total: int) -> int:
+    """Return a sum as 16 bits: carries are added at the low end."""
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total
+
+
+@inline_kernel
+def swapped(word: int) -> int:
+    """Return a field value as the sum of its octets in their own order, and the reverse."""
+    return word >> 8 | (word & 0xFF) << 8

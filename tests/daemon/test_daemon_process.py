@@ -158,7 +158,7 @@ def test_every_counter_is_one_the_engine_or_the_loop_can_reach() -> None:
     from netoffload.engine.counters import Counter
     from netoffload_daemon import bypass, faults, loop, trace
 
-    kernels = ("lent", "pack", "path", "probation", "receive", "block_view", "encapsulation", "router_errors")
+    kernels = ("lent", "pack", "path", "probation", "receive", "encapsulation", "router_errors")
     modules = [importlib.import_module(f"{engine.__name__}.{name}") for name in ("transmit", *kernels)]
     source = "".join(inspect.getsource(module) for module in (*modules, loop, faults, trace, bypass))
     unused = [counter.name for counter in Counter if f"Counter.{counter.name}" not in source]

@@ -11,9 +11,9 @@ from netoffload.engine import flows as table
 from netoffload.engine import nic as engine
 from netoffload.engine import pair
 from netoffload.engine.authentication import Authenticator
-from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.counters import Counter
 from netoffload.engine.judgement import FLOATS, JUDGED_VERDICT
+from netoffload.engine.state import EngineSettings
 from netoffload.engine.transmit import RANDOM_WORDS
 from tests.engine.frames import make_segment
 

@@ -40,7 +40,6 @@ from netoffload.engine.lent import AGENDA_FIELDS, REST_WAIT_NS, WINDOW_WAIT_NS
 from netoffload.engine.network import IP_AT
 from netoffload.engine.nic import (
     REBUILT_ROWS,
-    NicState,
     begin_frame,
     count_rebuilt,
     forget_rebuilt,
@@ -56,6 +55,7 @@ from netoffload.engine.nic import (
 from netoffload.engine.pack import MAX_WIRE_FRAMES
 from netoffload.engine.promises import BY_SOCKET, NO_SOCKET, QUESTIONS_LEN, REFUSED, UNASKED
 from netoffload.engine.receive import HOST_SEGMENT_LEN, PENDING_FIELDS, PENDING_LEN
+from netoffload.engine.state import NicState
 from netoffload.engine.sums import crc32c
 from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
 from netoffload.errors import RunError

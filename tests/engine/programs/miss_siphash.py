@@ -3,12 +3,12 @@
 import ctypes
 import sys
 
-from netoffload.engine import libcrypto
+from netoffload.engine import authentication
 from netoffload.engine.authentication import Authenticator, is_on
 from netoffload.errors import SystemRefusedError
 
 if sys.argv[1] == "missing":
-    vars(libcrypto)["SONAME"] = "libcrypto.so.none"
+    vars(authentication)["SONAME"] = "libcrypto.so.none"
     assert not is_on(Authenticator(None).words)
 else:
     assert ctypes.CDLL("libcrypto.so.3").EVP_set_default_properties(None, b"fips=yes") == 1
