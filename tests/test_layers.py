@@ -88,7 +88,6 @@ HOMES = {
         "netoffload_daemon",
         "netoffload_mpi",
     },
-    "http": {"netoffload_daemon"},
     "subprocess": {"netoffload.lab.bench", "netoffload.lab.testbed"},
 }
 
