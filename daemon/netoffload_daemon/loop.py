@@ -8,7 +8,7 @@ error of one frame is counted and the loop goes on; only a deleted device ends t
 from __future__ import annotations
 
 from errno import EAGAIN, EBADFD, EINTR, EIO, ENETDOWN, ENOBUFS, ENXIO
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -37,11 +37,9 @@ from netoffload_daemon.port import (
     Port,
 )
 from netoffload_daemon.sockets import answer_questions
+from netoffload_daemon.trace import TraceRing
 from netoffload_daemon.trouble import BACK_OFF_NS, HOST_GONE, STOPPED, WIRE_GONE, look_again, read_failed, suspect
 from netoffload_daemon.vlan import TAG_LEN
-
-if TYPE_CHECKING:
-    from netoffload_daemon.trace import TraceRing
 
 DRAIN_ROUNDS: Final = 256
 """The most batches per direction when stopping, so that a host that goes on sending cannot keep the NIC alive."""

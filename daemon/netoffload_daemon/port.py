@@ -146,14 +146,8 @@ def make_port(
     """
     ring_words = RING_WORDS if traced else 1
     out_messages, out_vectors = libc.make_messages(2 * MAX_WIRE_FRAMES)
-    in_messages, in_vectors = libc.make_messages(WIRE_BATCH)
-    wire_in = _make_rows(WIRE_BATCH, TAG_LEN + HOST_BUFFER_LEN + DECODE_SLACK, TAG_LEN + _PAYLOAD_AT)
-    for index in range(WIRE_BATCH):
-        in_vectors[index] = wire_in[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
-    host_messages, host_vectors = libc.make_messages(HOST_BATCH)
-    host_in = _make_rows(HOST_BATCH, TAG_LEN + HOST_BUFFER_LEN, TAG_LEN + _PAYLOAD_AT)
-    for index in range(HOST_BATCH):
-        host_vectors[index] = host_in[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
+    wire_in, in_messages, in_vectors = _make_inbox(WIRE_BATCH)
+    host_in, host_messages, host_vectors = _make_inbox(HOST_BATCH)
     host, wire = devices
     return Port(
         host=host,
@@ -180,6 +174,15 @@ def make_port(
         address=np.zeros(libc.ADDRESS_ROOM, np.int32),
         state=np.zeros(STATE_FIELDS, np.int64),
     )
+
+
+def _make_inbox(frames: int) -> tuple[Uint8Array, Uint64Array, Uint64Array]:
+    """Return rows for frames from a device, each from ``TAG_LEN`` on, with message headers and vectors for them."""
+    rows = _make_rows(frames, TAG_LEN + HOST_BUFFER_LEN + DECODE_SLACK, TAG_LEN + _PAYLOAD_AT)
+    messages, vectors = libc.make_messages(frames)
+    for index in range(frames):
+        vectors[index] = rows[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
+    return rows, messages, vectors
 
 
 def _make_rows(count: int, row_len: int, line_at: int) -> Uint8Array:

@@ -7,14 +7,11 @@ only a deleted device ends the loop.
 from __future__ import annotations
 
 from errno import EAGAIN, EBADFD, EINTR
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload_daemon import libc
-from netoffload_daemon.port import ENDED, SUSPECT
-
-if TYPE_CHECKING:
-    from netoffload_daemon.port import Port
+from netoffload_daemon.port import ENDED, SUSPECT, Port
 
 STOPPED: Final = 0
 """In ``Port.state[ENDED]``: no device was deleted. As the loop's result: stopped as asked, both directions empty."""
