@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from netoffload.compiled import syscalls
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
@@ -19,7 +20,6 @@ from netoffload.engine import flows as flow_table
 from netoffload.engine import nic as engine
 from netoffload.engine.promises import ANSWER_NO_SOCKET, ANSWER_NONE
 from netoffload.engine.state import NicState
-from netoffload_daemon import libc
 
 AF_INET: Final = 2
 AF_INET6: Final = 10
@@ -60,10 +60,10 @@ def _ask(flow: Int64Array, number: int, diag: Diag) -> int:
     put_be16(request, sock_diag.DPORT_AT, ports & 0xFFFF)
     _put_address(request, sock_diag.SRC_AT, flow[flow_table.SRC_HIGH], flow[flow_table.SRC_LOW], is_ipv4)
     _put_address(request, sock_diag.DST_AT, flow[flow_table.DST_HIGH], flow[flow_table.DST_LOW], is_ipv4)
-    if libc.write(diag.descriptor[0], request.ctypes.data, sock_diag.REQUEST_LEN) < 0:
+    if syscalls.write(diag.descriptor[0], request.ctypes.data, sock_diag.REQUEST_LEN) < 0:
         return ANSWER_NONE
     while True:
-        length = libc.read(diag.descriptor[0], answer.ctypes.data, sock_diag.ANSWER_ROOM)
+        length = syscalls.read(diag.descriptor[0], answer.ctypes.data, sock_diag.ANSWER_ROOM)
         if length < sock_diag.FAMILY_AT:
             return ANSWER_NONE
         if load_u32(answer, sock_diag.NUMBER_AT) == number:  # else the answer to an earlier question

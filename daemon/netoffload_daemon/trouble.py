@@ -9,6 +9,7 @@ from __future__ import annotations
 from errno import EAGAIN, EBADFD, EINTR
 from typing import Final
 
+from netoffload.compiled import syscalls
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload_daemon import libc
 from netoffload_daemon.port import ENDED, SUSPECT, Port
@@ -30,7 +31,7 @@ a moment later without a report."""
 @kernel
 def read_failed(port: Port) -> None:
     """Find out why a device gave no frame; pause if it is down, so that the loop does not spin on it."""
-    number = libc.errno()
+    number = syscalls.errno()
     if number in (EAGAIN, EINTR):
         return
     if number == EBADFD:
@@ -38,7 +39,7 @@ def read_failed(port: Port) -> None:
         return
     suspect(port)
     if port.state[ENDED] == STOPPED:
-        libc.wait(port.polled, 0, BACK_OFF_NS, port.clock)
+        syscalls.wait(port.polled, 0, BACK_OFF_NS, port.clock)
 
 
 @kernel
