@@ -29,7 +29,6 @@ from netoffload.devices.packet import open_packet, takes_bundles
 from netoffload.devices.sock_diag import open_sock_diag
 from netoffload.devices.tap import Tap, keep, open_tap
 from netoffload.engine import nic as engine_nic
-from netoffload.engine.authentication import Authenticator
 from netoffload.engine.bypass import socket_program
 from netoffload.engine.state import EngineSettings
 from netoffload.errors import NetOffloadError, UsageError
@@ -82,10 +81,7 @@ def run(settings: NicProcess) -> int:
         stack.callback(os.close, event)
         sides = SIDES[settings.trace_side] if settings.trace else 0
         compile_loop()
-        # Two, because each direction may have a thread; the stack closes them after the loop's threads have ended.
-        key = None if settings.key is None else load_key(settings.key)
-        signer, checker = (stack.enter_context(Authenticator(key)) for _ in range(2))
-        engine = _engine_settings(settings, mtu, signer, checker)
+        engine = _engine_settings(settings, mtu)
         flows, keeps_table = open_table(_table_path(settings))
         diag = _open_diag(settings, stack)
         faults, devices = settings.fault_settings, (host, wire.fileno())
@@ -127,8 +123,8 @@ def _have_filters(settings: NicProcess) -> bool:
     return False
 
 
-def _engine_settings(settings: NicProcess, mtu: int, signer: Authenticator, checker: Authenticator) -> EngineSettings:
-    key = (signer, checker) if settings.key else None
+def _engine_settings(settings: NicProcess, mtu: int) -> EngineSettings:
+    key = None if settings.key is None else load_key(settings.key)
     return engine_nic.make_settings(get(settings.codec).codec_id, settings.bound_k, mtu, key)._replace(
         per_segment=int(settings.packing == "per-segment"),
         in_udp=int(settings.encapsulation == "udp"),

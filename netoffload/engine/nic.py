@@ -29,7 +29,7 @@ from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.syscalls import MUTEX_WORDS, mutex_lock, mutex_unlock
 from netoffload.config import BOUND_K_DEFAULT, TOS_COMPRESS, TOS_MASK
 from netoffload.engine import lent, network, promises
-from netoffload.engine.authentication import Authenticator
+from netoffload.engine.authentication import make_mac_key
 from netoffload.engine.counters import Counter, make_counters
 from netoffload.engine.encapsulation import CURSOR_FIELDS, FRAME_AT, FRAME_LEN, HEADERS_LEN, unwrap
 from netoffload.engine.flows import NOT_FOUND, find, key_of, make_flows, reversed_key
@@ -63,26 +63,20 @@ TAKEN: Final = -1
 REFUSED: Final = -2
 """The frame is dropped and counted."""
 
-Keyed = tuple[Authenticator, Authenticator]
-"""The authenticators that sign and that check blocks, with the same key."""
-
-NO_KEY: Final = Authenticator(None)
-
 _FIRST: Final = 0
 _COUNT: Final = 1
 
 
 def make_settings(
-    codec_id: int = CodecId.INCEPTIONN, bound_k: int = BOUND_K_DEFAULT, mtu: int = 1500, key: Keyed | None = None
+    codec_id: int = CodecId.INCEPTIONN, bound_k: int = BOUND_K_DEFAULT, mtu: int = 1500, key: bytes | None = None
 ) -> EngineSettings:
     """Return settings: coalesced blocks in IPComp for segments of ToS 0x28, whatever their ports and sockets.
 
     ``_replace`` changes the rest.
 
     Args:
-        key: signs and checks blocks; the caller closes both authenticators after the NIC's last call. None: no MAC.
+        key: 32 octets, with which blocks are signed and checked; None: no MAC.
     """
-    signer, checker = (NO_KEY, NO_KEY) if key is None else key
     return EngineSettings(
         codec_id=int(codec_id),
         bound_k=bound_k,
@@ -95,8 +89,7 @@ def make_settings(
         ports=np.zeros((0, 2), np.int64),
         trust=1,
         ways=capability.TAKES_UDP | (capability.WANTS_MAC if key else 0),
-        tx_mac=signer.words,
-        rx_mac=checker.words,
+        mac_key=make_mac_key(key),
     )
 
 

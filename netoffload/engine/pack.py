@@ -84,7 +84,7 @@ def _find_sending(settings: EngineSettings, segment: Segment, now_ns: int, flow:
     if segment.gso_size:
         # No frame is larger than the host's own segments: TCP knows what the peer and the path can take.
         longest = min(longest, segment.payload_at - vnet.VNET_LEN - ETHERNET_LEN + segment.gso_size)
-    mac_len = offload.MAC_LEN if is_on(settings.tx_mac) else 0
+    mac_len = offload.MAC_LEN if is_on(settings.mac_key) else 0
     codec_id = codec_for(settings.codec_id, flow[flows.PEER_CODECS])
     datagram_max = longest - (DATAGRAM_OVERHEAD if in_udp else 0)
     return Sending(codec_id, datagram_max, in_udp, flow[flows.PEER_NONCE], mac_len)
@@ -220,7 +220,7 @@ def _emit_block(
     put_be32(wire, comp_at + offload.CRC, block_crc(wire, comp_at, ip_len, block_len) ^ sending.nonce)
     if sending.mac_len:
         addresses_len = network.addresses_len(ip_len)
-        put_mac(settings.tx_mac, wire, comp_at - addresses_len, addresses_len + block_len, comp_at + block_len)
+        put_mac(settings.mac_key, wire, comp_at - addresses_len, addresses_len + block_len, comp_at + block_len)
     return taken, segment.tcp_at + block_len + sending.mac_len
 
 

@@ -163,7 +163,7 @@ def sender_of(nic: NicState, frame: Uint8Array, block: BlockView) -> int:
     slot = flows.find(nic.flows, flows.reversed_key(flows.key_of(frame, block.ip_len, block.tcp_at)))
     reason = Counter.DROP_UNKNOWN_FLOW.value
     if slot != NOT_FOUND and nic.flows[slot, flows.STATE] != flows.ORPHAN:
-        reason = check(nic.settings.rx_mac, frame, block, nic.flows[slot, flows.OWN_NONCE])
+        reason = check(nic.settings.mac_key, frame, block, nic.flows[slot, flows.OWN_NONCE])
     if reason != 0:
         nic.counters[reason] += 1
         return NOT_FOUND
@@ -171,7 +171,7 @@ def sender_of(nic: NicState, frame: Uint8Array, block: BlockView) -> int:
 
 
 @inline_kernel
-def check(mac: Int64Array, frame: Uint8Array, block: BlockView, nonce: int) -> int:
+def check(mac_key: Int64Array, frame: Uint8Array, block: BlockView, nonce: int) -> int:
     """Return the counter that says why to drop this block, or 0; no field is trusted before CRC and MAC are right."""
     ip_len, comp_at, block_len = block.ip_len, block.comp_at, block.block_len
     if network.is_fragment(frame, ip_len) or not network.is_summed_right(frame, ip_len):
@@ -181,11 +181,11 @@ def check(mac: Int64Array, frame: Uint8Array, block: BlockView, nonce: int) -> i
     told = be32(frame, comp_at + offload.CRC)
     if block_crc(frame, comp_at, ip_len, block_len) ^ nonce != told:
         return Counter.DROP_BAD_CRC.value
-    if is_on(mac):
+    if is_on(mac_key):
         put_be32(frame, comp_at + offload.CRC, told)
         addresses_len = network.addresses_len(ip_len)
         at, covered = comp_at - addresses_len, addresses_len + block_len
-        if not block.has_mac or not has_mac(mac, frame, at, covered, comp_at + block_len):
+        if not block.has_mac or not has_mac(mac_key, frame, at, covered, comp_at + block_len):
             return Counter.DROP_BAD_MAC.value
     elif block.has_mac:
         return Counter.DROP_BAD_VERSION.value

@@ -22,8 +22,7 @@ class EngineSettings(NamedTuple):
         ports: int64[n, 2], first and last port of ranges; a tagged connection has a port in one of them. Empty: any.
         trust: 1 if the operator promises that tagged connections carry float32, 0 if their sockets must (``promises``).
         ways: the flags in the capability word (``wire.capability``).
-        tx_mac: words of the ``authentication.Authenticator`` that signs blocks.
-        rx_mac: words of the ``authentication.Authenticator`` that checks blocks.
+        mac_key: signs and checks blocks, int64[3] of ``authentication``.
     """
 
     codec_id: int
@@ -37,8 +36,7 @@ class EngineSettings(NamedTuple):
     ports: Int64Array
     trust: int
     ways: int
-    tx_mac: Int64Array
-    rx_mac: Int64Array
+    mac_key: Int64Array
 
 
 class NicState(NamedTuple):
