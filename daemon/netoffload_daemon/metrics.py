@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from netoffload.control import ConnectionServer, receive_until
-from netoffload.engine.counters import Counter
+from netoffload.engine.counters import MEANINGS
 from netoffload.errors import SystemRefusedError
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -57,7 +57,6 @@ def exposition(info: Mapping[str, Any], counters: Mapping[str, int], flows: Mapp
     lines += _family("netoffload_flows", "gauge", "flows that carried tagged segments and are in the flow table")
     lines += [_sample("netoffload_flows", {"direction": name}, count) for name, count in flows.items()]
     begun = set()
-    meaning = {counter.name.lower(): counter.meaning for counter in Counter}
     for name, count in sorted(counters.items(), key=lambda pair: _place(pair[0])):
         prefix = _prefix(name)
         if prefix is not None:
@@ -67,11 +66,11 @@ def exposition(info: Mapping[str, Any], counters: Mapping[str, int], flows: Mapp
             lines.append(_sample(metric, {label: name.removeprefix(prefix)}, count))
         elif name.endswith(_NANOSECONDS):
             metric = f"netoffload_{name.removesuffix(_NANOSECONDS)}_seconds_total"
-            text = meaning[name].replace("nanoseconds", "seconds")
+            text = MEANINGS[name].replace("nanoseconds", "seconds")
             lines += [*_family(metric, "counter", text), _sample(metric, {}, count / 1e9)]
         else:
             metric = f"netoffload_{name}_total"
-            lines += [*_family(metric, "counter", meaning[name]), _sample(metric, {}, count)]
+            lines += [*_family(metric, "counter", MEANINGS[name]), _sample(metric, {}, count)]
     return "\n".join(lines) + "\n"
 
 

@@ -99,13 +99,12 @@ def _print_file(name: str) -> None:
 
 
 def _explain(as_json: bool) -> None:
-    from netoffload.engine.counters import Counter
+    from netoffload.engine.counters import MEANINGS
 
-    meanings = {counter.name.lower(): counter.meaning for counter in Counter}
     if as_json:
-        print(json.dumps(meanings, indent=2))
+        print(json.dumps(MEANINGS, indent=2))
         return
-    for name, text in meanings.items():
+    for name, text in MEANINGS.items():
         print(f"{name:22} {text}")
 
 
@@ -150,7 +149,7 @@ def _read_all(nics: list[NicControl], read: Callable[[NicControl], _Read], silen
 
 def _print_nic(state: dict[str, Any], all_counters: bool) -> None:
     """Print in lines that are never cut or wrapped: for eyes, grep and awk."""
-    from netoffload.engine.counters import Counter
+    from netoffload.engine.counters import MEANINGS
 
     info, derived = state["info"], state["summary"]
     engine = f"{info['codec']}, bound 2^-{info['bound_k']}, {info['packing']}, {info['encapsulation']}"
@@ -165,11 +164,10 @@ def _print_nic(state: dict[str, Any], all_counters: bool) -> None:
     if derived["class_shares"]:
         shares = "  ".join(f"{bits} bit {share:.1%}" for bits, share in derived["class_shares"].items())
         print(f"  {'floats':9}{shares}")
-    meaning = {counter.name.lower(): counter.meaning for counter in Counter}
     print("  counters")
     for name, value in state["counters"].items():
         if value or all_counters:
-            print(f"    {name:24} {value:>17,}  {meaning.get(name, '')}".rstrip())
+            print(f"    {name:24} {value:>17,}  {MEANINGS.get(name, '')}".rstrip())
     if state["flows"]:
         _print_flows(state["flows"])
 

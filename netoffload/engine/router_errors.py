@@ -8,7 +8,7 @@ protocol 108. No socket of the host knows either, so the NIC handles these error
 
 **Whom to believe.** Any host can send such an error, from any address (RFC 5927). An error counts if it quotes what
 only the path can know: a sequence number in flight, and the 16 bits that the NIC makes of it and of the handshake's
-nonce (``blocks.proof_of``). A router that quotes only 8 octets (RFC 792) cannot do so; where blocks vanish because of
+nonce (``pack.proof_of``). A router that quotes only 8 octets (RFC 792) cannot do so; where blocks vanish because of
 their size, ``path`` finds out. All other errors about blocks end here.
 
 "Too big" limits the connection's blocks at once (``path``) and ends here. The host's TCP would lower the MTU of the

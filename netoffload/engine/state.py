@@ -46,7 +46,7 @@ class NicState(NamedTuple):
         flows: int64[ROWS, FIELDS] of ``flows``, a row per connection.
         counters: int64, indexed by ``Counter``.
         lock: a pthread mutex around ``flows``, uint64[MUTEX_WORDS].
-        random: int64[1 + RANDOM_WORDS] of ``handshake``: how many words are used, then random words of 32 bits.
+        random: int64[1 + RANDOM_WORDS] of ``transmit``: how many words are used, then random words of 32 bits.
         agenda: when to send lent octets, int64[AGENDA_FIELDS] of ``lent``.
         questions: the slots whose sockets the caller is to ask, int64[QUESTIONS_LEN] of ``promises``.
         spans: int64[MAX_WIRE_FRAMES, 2]: start and length of each wire frame that a call has written. For a bundle

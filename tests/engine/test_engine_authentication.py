@@ -1,22 +1,14 @@
 """The MAC of compiled code is the defined one, at any length."""
 
-import threading
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.jit import JIT_DISABLED, inlined_with
-from netoffload.engine import authentication
 from netoffload.engine.authentication import has_mac, is_on, make_mac_key, put_mac
-from netoffload.errors import SystemRefusedError, UsageError
+from netoffload.errors import UsageError
 from netoffload.wire.authentication import KEY_LEN, MAC_LEN, block_mac, siphash128, siphash_key
-from tests.shared.commands import python
 
 KEY = bytes(range(KEY_LEN))
 WORDS = make_mac_key(KEY)
