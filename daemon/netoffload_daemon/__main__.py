@@ -56,11 +56,7 @@ FAILED: Final = 3
 
 
 def run(settings: NicProcess) -> int:
-    """Forward frames until told to stop; return the exit code.
-
-    Raises:
-        NetOffloadError: a device or the control socket cannot be opened, or both devices are the same.
-    """
+    """Forward frames until told to stop; return the exit code."""
     shared = is_same_netns(settings.host_netns, settings.wire_netns)
     if shared and settings.host_name == settings.wire:
         raise UsageError(f"{settings.wire} cannot be both the host's device and the wire: a NIC stands between two")

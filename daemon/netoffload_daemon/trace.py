@@ -129,11 +129,7 @@ def with_traced(counters: Int64Array, rings: Sequence[TraceRing]) -> Int64Array:
 
 
 class TraceFile:
-    """A pcapng file that a thread fills from rings; a context manager that empties the rings and ends the thread.
-
-    Raises:
-        DeviceError: the file cannot be written.
-    """
+    """A pcapng file that a thread fills from rings; a context manager that empties the rings and ends the thread."""
 
     def __init__(self, path: Path, names: Sequence[str], rings: Sequence[TraceRing]) -> None:
         self._path = path

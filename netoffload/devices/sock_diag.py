@@ -60,11 +60,7 @@ def make_request(states: int = ANY_STATE, flags: int = NLM_F_REQUEST) -> Uint8Ar
 
 
 def open_sock_diag(netns: str | None) -> socket.socket:
-    """Return a descriptor on which to ask for the sockets of a namespace (None: this thread's), non-blocking.
-
-    Raises:
-        SystemRefusedError: the kernel does not tell.
-    """
+    """Return a descriptor on which to ask for the sockets of a namespace (None: this thread's), non-blocking."""
     with in_netns(netns):
         try:
             diag = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG)

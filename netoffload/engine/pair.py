@@ -171,11 +171,7 @@ class Stream:
 
 
 def tcp_payload(frame: bytes) -> bytes:
-    """Return the payload of a frame with virtio-net header, TCP over IPv4.
-
-    Raises:
-        FormatError: the frame is not TCP over IPv4.
-    """
+    """Return the payload of a frame with virtio-net header, TCP over IPv4."""
     _, inner = vnet.parse_vnet(frame)
     _, datagram = ethernet.parse_ethernet(inner)
     _, segment = ipv4.parse_ipv4(datagram)

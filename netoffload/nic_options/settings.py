@@ -58,11 +58,7 @@ def _check_metrics_port(port: int) -> None:
 
 @dataclass(frozen=True)
 class NicOptions:
-    """The options of any NIC.
-
-    Raises:
-        UsageError: an impossible value, or two values that exclude each other.
-    """
+    """The options of any NIC."""
 
     codec: str = option(
         "--codec",
