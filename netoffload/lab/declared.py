@@ -19,6 +19,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from netoffload.config import format_rate
+
 F = TypeVar("F", bound="Finding")
 F_co = TypeVar("F_co", bound="Finding", covariant=True)
 
@@ -245,6 +247,12 @@ class Table:
 def numbers(*headings: str) -> list[Column]:
     """Return columns of numbers that are written already."""
     return [Column(heading) for heading in headings]
+
+
+def rates(asked_bps: float | None, measured_bps: float | None) -> str:
+    """Write the rate asked for, and the one measured."""
+    text = "unshaped" if asked_bps is None else format_rate(asked_bps)
+    return text if measured_bps is None else f"{text} (measured {format_rate(measured_bps)})"
 
 
 def mega(count: float, form: str = ".4g") -> str:

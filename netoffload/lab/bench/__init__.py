@@ -10,7 +10,7 @@ Findings name the versions and the machine (``netoffload.machine.environment``).
 experiment       what it measures
 ===============  ======================================================================================================
 ``allreduce``    our collectives beside MPI's and torch's on a testbed; ``rank_allreduce`` is the ranks' program
-``codec``        the NIC's codecs, kernel by kernel (``codec_speed``), beside general compressors (``library_speed``)
+``codec``        the NIC's codecs, kernel by kernel, beside general compressors
 ``compressors``  the papers' compressors: ratio, variance, bias, speed (``compressor_quality``)
 ``ddp``          training under torch's DDP, its hooks beside ours; ``rank_ddp`` is the ranks' program
 ``eight_bit``    the errors of the 8-bit types, beside those printed in their paper

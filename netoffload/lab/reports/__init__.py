@@ -22,24 +22,22 @@ ring, without NICs if it was run so.
 ``classes``                   shares of floats that became 0, 8, 16, 32 bits; absent without compression
 ============================  =======================================================================================
 
-Files: ``axis`` has the axes, ``summary`` merges records into numbers, ``table`` writes them as text, ``figure`` draws
-them, ``curves`` draws accuracy over time and octets, ``folder`` writes all into a folder. ``panels`` draws any numbers,
-also those of the papers.
+Files: ``summary`` has the axes and merges records into numbers, ``table`` writes them as text, ``figure`` draws them,
+``curves`` draws accuracy over time and octets, ``folder`` writes all into a folder. ``panels`` draws any numbers, also
+those of the papers.
 """
 
-from netoffload.lab.reports.axis import INLINE, VIA_NICS, get, method_name, split_name
 from netoffload.lab.reports.curves import draw_curves
 from netoffload.lab.reports.figure import draw_figure, draw_rows
 from netoffload.lab.reports.folder import write_report
 from netoffload.lab.reports.panels import Panel, Series, draw_panels
-from netoffload.lab.reports.summary import Bar, Summary, summarise
-from netoffload.lab.reports.table import WIDEST, describe_run, table_header, table_rows, table_text
+from netoffload.lab.reports.summary import INLINE, VIA_NICS, Summary, get, method_name, split_name, summarise
+from netoffload.lab.reports.table import WIDEST, describe_run, table_of, table_text
 
 __all__ = [
     "INLINE",
     "VIA_NICS",
     "WIDEST",
-    "Bar",
     "Panel",
     "Series",
     "Summary",
@@ -52,8 +50,7 @@ __all__ = [
     "method_name",
     "split_name",
     "summarise",
-    "table_header",
-    "table_rows",
+    "table_of",
     "table_text",
     "write_report",
 ]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.errors import UsageError
-from netoffload.lab.reports.axis import method_name
 from netoffload.lab.reports.panels import Panel, Series, draw_panels
+from netoffload.lab.reports.summary import method_name
 from netoffload.lab.results import Record
 
 POINTS_LEAST: Final = 2

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.errors import UsageError
-from netoffload.lab.reports.axis import EXCHANGE, Axis
 from netoffload.lab.reports.curves import draw_curves, has_curve
 from netoffload.lab.reports.figure import draw_figure
-from netoffload.lab.reports.summary import Summary, summarise
+from netoffload.lab.reports.summary import EXCHANGE, Axis, Summary, summarise
 from netoffload.lab.reports.table import table_text
 from netoffload.lab.results import Record
 
