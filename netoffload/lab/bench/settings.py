@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from netoffload import config
-from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.lab.bench.jobs import COMPUTE, DDP_HOOKS, JOBS
 from netoffload.lab.declared import Settings, setting
@@ -60,7 +59,8 @@ def check_nodes(nodes: int) -> None:
         raise UsageError(f"{nodes} nodes exchange nothing: use at least 2")
 
 
-def _words(text: str) -> tuple[str, ...]:
+def listed(text: str) -> tuple[str, ...]:
+    """Return the words between commas, each once."""
     return tuple(dict.fromkeys(word for word in (part.strip() for part in text.split(",")) if word))
 
 
@@ -260,23 +260,6 @@ class NicBenchSettings(Settings):
     codec: str = _codec()
     round_trips: int = setting(2000, "Timed round trips per round.", least=1)
     seed: int = _seed("gaussian gradients")
-
-    @property
-    def rates_bps(self) -> tuple[int, ...]:
-        """Rates of the shaped stages."""
-        return tuple(map(config.parse_rate_bps, _words(self.rates)))
-
-    @property
-    def size_octets(self) -> int:
-        """Length of a stream over unshaped wires, whole floats."""
-        return parse_vector_octets(self.size)
-
-    def peers_of(self, known: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the names of the tunnels, of those that are known."""
-        names = {PEERS_ALL: known, PEERS_NONE: ()}.get(self.peers, _words(self.peers))
-        for name in names:
-            check_choice("peer", name, known)
-        return names
 
 
 @dataclass(frozen=True)

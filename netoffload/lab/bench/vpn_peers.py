@@ -9,17 +9,15 @@ default of 1500, which can be chosen too. OpenVPN 2.7 no longer compresses what 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from netoffload.errors import TestbedError
+from netoffload.lab.testbed.processes import end, identify
 
 if TYPE_CHECKING:
     from netoffload.lab.testbed.build import Testbed
@@ -30,7 +28,6 @@ SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 PACKAGE: Final = "openvpn (2.6; 2.7 does not compress)"
 BUFFER_OCTETS: Final = 4 * 1024 * 1024
 LARGE_MTU: Final = 48_000
-END_TIMEOUT_S: Final = 5.0
 VERSION_TIMEOUT_S: Final = 10.0
 
 
@@ -73,8 +70,7 @@ class Peer:
     def argv(self, bed: Testbed, own: int) -> list[str]:
         """Return the command line of one end."""
         path = self.path()
-        if path is None:
-            raise TestbedError(f"the program {self.program} is missing")
+        assert path is not None
         local, remote = bed.plan.nodes[own].address, bed.plan.nodes[1 - own].address
         return [
             *(path, "--dev", self.device, "--dev-type", "tap", "--proto", "udp4"),
@@ -124,26 +120,18 @@ def tunnel(bed: Testbed, peer: Peer) -> Iterator[Tunnel]:
 
     The caller finds out whether the tunnel comes up: ends that cannot reach each other go on trying.
     """
-    folder = bed.make_scratch()
-    with contextlib.ExitStack() as stack:
-        ends: dict[int, subprocess.Popen[bytes]] = {}
+    folder, running = bed.make_scratch(), dict[int, subprocess.Popen[bytes]]()
+    try:
         for own in (1, 0):
-            log = stack.enter_context(_log_path(folder, own).open("wb"))
-            argv = peer.argv(bed, own)
-            ends[own] = bed.popen(own, argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-            stack.callback(_end, ends[own])
-        yield Tunnel(peer, folder, ends)
+            with _log_path(folder, own).open("wb") as log:
+                how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+                running[own] = bed.popen(own, peer.argv(bed, own), **how, start_new_session=True)
+        yield Tunnel(peer, folder, running)
+    finally:
+        end(identity for process in running.values() if (identity := identify(process.pid)) is not None)
+        for process in running.values():
+            process.wait()
 
 
 def _log_path(folder: Path, own: int) -> Path:
     return folder / f"log{own}"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=END_TIMEOUT_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

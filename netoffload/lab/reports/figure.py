@@ -237,7 +237,11 @@ def _draw_classes(axes: Axes, summary: Summary) -> None:
     for at, (_, bar) in enumerate(compressed):
         start = 0.0
         for bits, share in bar.classes.items():
-            how = {"color": CLASS_COLOURS[bits], "edgecolor": "white", "label": bits if at == 0 else None}
+            how: dict[str, Any] = {
+                "color": CLASS_COLOURS[bits],
+                "edgecolor": "white",
+                "label": bits if at == 0 else None,
+            }
             axes.barh(at, 100 * share, 0.62, left=start, **how)
             if share > 0.08:
                 colour, words = "white" if bits == "32" else TEXT_COLOUR, f"{100 * share:.0f} %"

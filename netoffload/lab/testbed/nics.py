@@ -124,6 +124,12 @@ def states(record: RunRecord) -> dict[str, dict[str, Any]]:
     return {name: {"pid": process.pid, "alive": is_alive(process)} for name, process in _nics(record).items()}
 
 
+def pids(plan: Plan) -> list[int]:
+    """Return the pids of a run's NICs."""
+    record = read_run(plan.state_dir)
+    return [] if record is None else [process.pid for process in _nics(record).values()]
+
+
 def check_alive(plan: Plan, nodes: Iterable[NodePlan]) -> None:
     """Refuse to start anything on nodes whose NIC has ended: their devices still exist, but carry nothing."""
     record = read_run(plan.state_dir)

@@ -1,4 +1,4 @@
-"""Finds our processes and ends them.
+"""Finds our processes and ends them; the CPU time of processes and of the machine (proc(5)).
 
 A pid alone does not identify a process, because the kernel uses pids again. So a process is identified by its pid *and*
 its start time, or by an entry in its environment (``NETOFFLOAD_RUN=<run id>``) that everything started in a testbed
@@ -29,6 +29,9 @@ GRACE_S: Final = 3.0
 END_ROUNDS: Final = 5
 """Rounds of ending marked processes: a process may start another one until it is gone, and some cannot be ended."""
 
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+"""Ticks per second of the counts in /proc, usually 100: nothing here is finer than 10 ms."""
+
 EXEC_LOOKS: Final = 20
 """How often processes without an environment are looked at; some never have one."""
 EXEC_PAUSE_S: Final = 0.001
@@ -46,13 +49,8 @@ class ProcessId:
 
 def identify(pid: int) -> ProcessId | None:
     """Return the identity of the process with this pid, or None if there is no such process or it is a zombie."""
-    try:
-        # The name in field 2 may hold spaces and parentheses; the rest starts after the last ")".
-        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    state, start_ticks = fields[0], int(fields[19])
-    return None if state in "ZX" else ProcessId(pid, start_ticks)
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in "ZX" else ProcessId(pid, int(fields[19]))
 
 
 def is_alive(process: ProcessId) -> bool:
@@ -140,15 +138,22 @@ def guarded(mark: str, grace_s: float = GRACE_S) -> Iterator[None]:
 
 
 def _ancestors() -> set[int]:
-    pids = {os.getpid()}
-    pid = os.getppid()
+    pids, pid = {os.getpid()}, os.getppid()
     while pid > 0 and pid not in pids:
         pids.add(pid)
-        try:
-            pid = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
+        if (fields := _stat(pid)) is None:
             break
+        pid = int(fields[1])
     return pids
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the third on; None where it cannot be read."""
+    try:
+        # The name in field 2 may hold spaces and parentheses; the rest starts after the last ")".
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it is gone, another user's, or behind another PID namespace
+        return None
 
 
 def _open_pidfd(process: ProcessId) -> int | None:
@@ -174,6 +179,29 @@ def _wait(pidfds: set[int], timeout_s: float) -> set[int]:
             poller.unregister(pidfd)
             left.discard(pidfd)
     return left
+
+
+def process_cpu_s(pid: int) -> float | None:
+    """Return the user and system time of a process, all threads together; None where it cannot be read."""
+    fields = _stat(pid)
+    return None if fields is None else (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def processes_cpu_s(pids: Iterable[int]) -> float:
+    """Return the sum of :func:`process_cpu_s` over processes and their living children; ended ones count nothing."""
+    total_s = 0.0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            children = Path("/proc", str(pid), "task", str(pid), "children").read_text().split()
+            total_s += (process_cpu_s(pid) or 0.0) + processes_cpu_s(map(int, children))
+    return total_s
+
+
+def machine_cpu_s() -> tuple[float, float]:
+    """Return seconds since boot, summed over the cores: of work, and of work that had to wait because a hypervisor gave
+    the cores to others (steal)."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq) / TICKS_PER_S, steal / TICKS_PER_S
 
 
 if __name__ == "__main__":
