@@ -7,7 +7,6 @@ time. Contenders through NICs get a testbed with NICs. Others get one without NI
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -26,13 +25,13 @@ from netoffload.lab.bench.jobs import (
     AllreduceRecord,
     AllreduceResult,
     installed,
+    record_of_ranks,
 )
 from netoffload.lab.bench.settings import AllreduceSettings, check_nodes
 from netoffload.lab.bench.vectors import gradients_argument
-from netoffload.lab.declared import Column, Finding, Progress, Table, mega, numbers, words_of
+from netoffload.lab.declared import Finding, Progress, Table, mega, numbers, rates, words, words_of
 from netoffload.lab.models.cost.exchange import least_s
-from netoffload.lab.results import decode_dataclass
-from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks, run_ranks
+from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
 from netoffload.lab.testbed.nics import NIC_IMPORTS
 
 UNTIMED_CALLS: Final = 2
@@ -73,18 +72,17 @@ class Findings(Finding):
 
     def shown(self) -> Iterator[Table | str]:
         """See :meth:`Finding.shown`."""
-        rate_bps, nodes = self.configuration["rate_bps"], self.configuration["nodes"]
-        rates = f"{config.format_rate(rate_bps)} (measured {config.format_rate(self.rate_bps_measured)})"
+        nodes, links = self.configuration["nodes"], rates(self.configuration["rate_bps"], self.rate_bps_measured)
         names = "what times_s over_bound wire_octets ratio cpu_s"
         for octets in self.configuration["sizes_octets"]:
             of_size = [row for row in self.results if row.size_octets == octets]
             of_what = f"Allreduce of {mega(octets)} MB"
             for count in nodes:
                 if rows := [row for row in of_size if row.nodes == count]:
-                    title, caption = f"{of_what}, {count} nodes, {rates}", "median, min, max in ms"
+                    title, caption = f"{of_what}, {count} nodes, {links}", "median, min, max in ms"
                     yield Table.of(AllreduceResult, rows, title, only=names, caption=caption)
             if len(nodes) > 1 and not self.failed:
-                yield self._growth(of_size, f"{of_what}, {rates}")
+                yield self._growth(of_size, f"{of_what}, {links}")
         for entry in self.failed:
             yield f"{entry.what}, {entry.nodes} nodes: missing: {entry.reason}"
 
@@ -100,7 +98,7 @@ class Findings(Finding):
             cells.append([what, *map(config.format_ms, medians_s), f"{medians_s[-1] / medians_s[0]:.2f}x"])
         headings = numbers(*(f"{count} nodes" for count in self.configuration["nodes"]), "growth")
         caption = "median in ms; growth from first to last"
-        return Table(title, [Column("what", is_words=True), *headings], cells, caption)
+        return Table(title, [words("what"), *headings], cells, caption)
 
 
 @dataclass
@@ -190,14 +188,11 @@ class Allreduce:
             part.measured_bps.append(bed.rate_bps_measured)
 
             def turn(name: str, _number: int) -> AllreduceRecord:
-                job, out = JOBS[name], bed.make_scratch() / f"{name}.json"
-                argv = ["-m", "netoffload.lab.bench.rank_allreduce", "--what", job.what, "--out", str(out)]
-                argv += self._rank_arguments
+                job, limit_s = JOBS[name], self._limit_s(part.bed)
+                argv = ["-m", "netoffload.lab.bench.rank_allreduce", "--what", job.what, *self._rank_arguments]
                 if job.is_inline and nic is not None:
                     argv += ["--codec", nic.codec, "--bound", str(nic.bound_k)]
-                run_ranks(bed, range(nodes), argv, env=job.env, timeout_s=self._limit_s(part.bed), mpi=job.mpi)
-                said = json.loads(out.read_text(encoding="utf-8"))
-                return decode_dataclass(AllreduceRecord, said, f"the record of {name}")
+                return record_of_ranks(AllreduceRecord, bed, argv, env=job.env, timeout_s=limit_s, mpi=job.mpi)
 
             made = {name: Contender(name, functools.partial(turn, name)) for name in names}
             part.contenders |= made

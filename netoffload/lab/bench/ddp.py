@@ -8,7 +8,6 @@ hook's own work, but not what is hidden behind backward.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import tempfile
@@ -17,15 +16,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from netoffload.config import check_bound_k, check_choice, format_rate, parse_rate_bps
+from netoffload.config import check_bound_k, check_choice, parse_rate_bps
 from netoffload.errors import UsageError
-from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpRecord
+from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpRecord, record_of_ranks
 from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS
 from netoffload.lab.bench.settings import DdpSettings, check_nodes
-from netoffload.lab.declared import Column, Finding, Progress, Table, words
+from netoffload.lab.declared import Column, Finding, Progress, Table, rates, words
 from netoffload.lab.reports import draw_rows
-from netoffload.lab.results import decode_dataclass
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
 from netoffload.lab.training import data
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import save
@@ -78,8 +76,7 @@ class Findings(Finding):
         asked, training = self.configuration, self.configuration["training"]
         return (
             f"{training['model']} on {training['data']}, {asked['nodes']} nodes, batch {training['batch']}, "
-            f"{training['iterations']} steps, {format_rate(asked['rate_bps'])} "
-            f"(measured {format_rate(self.rate_bps_measured)})"
+            f"{training['iterations']} steps, {rates(asked['rate_bps'], self.rate_bps_measured)}"
         )
 
     def shown(self) -> Iterator[Table | str]:
@@ -151,18 +148,16 @@ class Ddp:
         nic = None if codec is None else NicSettings(codec, asked.bound)
         with Testbed(make_plan(replace(self._bed, nic=nic), new_run_id()), progress=progress) as bed:
             assert bed.rate_bps_measured is not None  # two nodes at least, and probed
-            job, out = folder / "job.json", folder / "record.json"
+            job = folder / "job.json"
             RankJob(self._settings, str(folder), bound_k=asked.bound).write(job)
-            argv = ["-m", "netoffload.lab.bench.rank_ddp", "--job", str(job), "--out", str(out)]
-            argv += ["--rounds", str(asked.repeat), *(word for name in names for word in ("--what", name))]
+            argv = ["-m", "netoffload.lab.bench.rank_ddp", "--job", str(job), "--rounds", str(asked.repeat)]
+            argv += [word for name in names for word in ("--what", name)]
             limit_s = (1 + len(names)) * time_limit_s(self._settings, self._bed.rate_bps)
 
             def told(_rank: int, lines: bytes) -> None:
                 progress(lines.decode(errors="replace").splitlines()[-1])
 
-            run_ranks(bed, range(asked.nodes), argv, env=QUIET, timeout_s=limit_s, on_stdout=told)
-            said = json.loads(out.read_text(encoding="utf-8"))
-            self._records.append(decode_dataclass(DdpRecord, said, "the ranks' record"))
+            self._records.append(record_of_ranks(DdpRecord, bed, argv, env=QUIET, timeout_s=limit_s, on_stdout=told))
             self._measured_bps.append(bed.rate_bps_measured)
 
 

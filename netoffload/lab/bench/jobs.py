@@ -6,14 +6,20 @@ because the command line's help has these names.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from netoffload.config import ENV_OFFLOAD, Offload, format_ms
 from netoffload.lab.declared import Column, Finding, words
+
+if TYPE_CHECKING:
+    from netoffload.lab.testbed import Testbed
+
+R = TypeVar("R", bound=Finding)
 
 _NEED_MPI: Final = "ranks need MPICH and mpi4py: pip install 'netoffload[mpi]'"
 
@@ -131,6 +137,16 @@ SETUP_S: Final = 60.0
 
 SLOWEST_OVER_BOUND: Final = 20.0
 """A call may take this many times its bound before its ranks are ended as hung."""
+
+
+def record_of_ranks(kind: type[R], bed: Testbed, words: list[str], **how: Any) -> R:
+    """Run ``-m MODULE ARGUMENT...`` as a rank on every node, with ``how`` of ``run_ranks``; return the record."""
+    from netoffload.lab.results import decode_dataclass
+    from netoffload.lab.testbed import run_ranks
+
+    out = bed.make_scratch() / "record.json"
+    run_ranks(bed, range(len(bed.plan.nodes)), [*words, "--out", str(out)], **how)
+    return decode_dataclass(kind, json.loads(out.read_text(encoding="utf-8")), "the ranks' record")
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from netoffload.compiled.programs import end_at_once
 from netoffload.config import ENV_METER
-from netoffload.control import request
 from netoffload.errors import ReplicaError, RunError
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpHook, DdpRecord, DdpResult
+from netoffload.lab.testbed.meter import octets_on_wires
 from netoffload.lab.training import ddp
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import Dataset, open_saved
@@ -104,9 +104,7 @@ def _result(contender: Contender[Sample], replica: ddp.DdpReplica, dataset: Data
 
 def _wire_octets() -> int:
     """Return the octets that all nodes have sent on their wires; 0 on other ranks than rank 0."""
-    if ddp.rank() != 0:
-        return 0
-    return sum(int(node["tx_octets"]) for node in request(os.environ[ENV_METER], "wires")["nodes"])
+    return octets_on_wires(os.environ[ENV_METER]) if ddp.rank() == 0 else 0
 
 
 def main() -> None:

@@ -364,7 +364,7 @@ class AdviseSettings(Settings):
     Example: netoffload run -n 4 --rate 1gbit --no-nic -- -m netoffload advise --model cnn
     """
 
-    experiment: ClassVar = "netoffload.lab.bench.advice_measure:Adviser"
+    experiment: ClassVar = "netoffload.lab.bench.advice:Adviser"
     script: tuple[str, ...] = setting((), "Your training script, instead of a model.", argument="[-- SCRIPT [ARGS]...]")
     rate: str | None = setting(None, "Rate of every link: 100mbit, 1gbit. Default: measured.")
     delay: float = setting(0.0, "Delay of every link, one way, in ms; with --rate.")

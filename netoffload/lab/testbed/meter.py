@@ -19,8 +19,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from netoffload.control import ControlServer
+from netoffload.control import ControlServer, request
 from netoffload.lab.testbed.build import Testbed
+
+
+def octets_on_wires(path: str) -> int:
+    """Return what all nodes have sent on their wires, by the meter at this socket."""
+    return sum(int(node["tx_octets"]) for node in request(path, "wires")["nodes"])
 
 
 @contextlib.contextmanager
