@@ -20,7 +20,7 @@ from netoffload.config import check_bound_k, check_choice, parse_rate_bps
 from netoffload.errors import UsageError
 from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpRecord, record_of_ranks
 from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS
-from netoffload.lab.bench.settings import DdpSettings, check_nodes
+from netoffload.lab.bench.settings import DdpSettings, check_nodes, training_of
 from netoffload.lab.declared import Column, Finding, Progress, Table, rates, words
 from netoffload.lab.reports import draw_rows
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
@@ -94,7 +94,7 @@ class Ddp:
     """Every contender's training; if a job fails, the results of the others are reported."""
 
     def __init__(self, asked: DdpSettings) -> None:
-        self._settings, self._names = asked.training(), asked.what or tuple(DDP_HOOKS)
+        self._settings, self._names = training_of(asked, iterations=asked.steps), asked.what or tuple(DDP_HOOKS)
         self._bed = TestbedSettings(asked.nodes, parse_rate_bps(asked.rate), nic=None)
         for name in self._names:
             check_choice("contender", name, tuple(DDP_HOOKS))

@@ -6,7 +6,7 @@ heavy is imported; what needs more than ``netoffload.config`` to be checked is r
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -211,10 +211,6 @@ class DdpSettings(Settings):
     seed: int = _seed("weights, batches, and the digits' test set")
     figure: Path | None = setting(None, "Also draw the table into this file: .png, .svg, .pdf.")
 
-    def training(self) -> TrainSettings:
-        """Return the settings of the training, whose method is not used."""
-        return training_of(self, iterations=self.steps, batch=self.batch)
-
 
 @dataclass(frozen=True)
 class EightBitSettings(Settings):
@@ -324,19 +320,15 @@ class ThresholdsSettings(Settings):
     threshold: tuple[float, ...] = setting((), "Try this threshold; repeat for several; default: 0.0001 to 0.2.")
     out: Path | None = setting(None, "Append the result to this file of JSON lines.")
 
-    def training(self) -> TrainSettings:
-        """Return the settings of the runs, whose method is replaced."""
-        return training_of(self, iterations=self.iterations)
 
-
-def training_of(given: DdpSettings | ThresholdsSettings, **more: Any) -> TrainSettings:
-    """Return the settings of a training, from fields of the same names, and others."""
+def training_of(asked: Any, **more: Any) -> TrainSettings:
+    """Return the settings of a training, from fields of the same names, and others; its method may be of no use."""
     from netoffload.lab.training.config import TrainSettings
 
-    names = ("nodes", "seed", "model", "data", "learning_rate")
-    folder = None if given.data_dir is None else str(given.data_dir)
-    same: dict[str, Any] = {name: getattr(given, name) for name in names}
-    return TrainSettings("inc", data_dir=folder, **same, **more)
+    same = {field.name: getattr(asked, field.name) for field in fields(TrainSettings) if hasattr(asked, field.name)}
+    if same.get("data_dir") is not None:
+        same["data_dir"] = str(same["data_dir"])
+    return TrainSettings(**{"method": "inc", **same, **more})
 
 
 @dataclass(frozen=True)

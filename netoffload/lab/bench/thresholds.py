@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import netoffload
 from netoffload.errors import UsageError
 from netoffload.lab import results
-from netoffload.lab.bench.settings import ThresholdsSettings
-from netoffload.lab.declared import AllOrNothing, Finding, Progress, Table, numbers, percent, words
+from netoffload.lab.bench.settings import ThresholdsSettings, training_of
+from netoffload.lab.declared import AllOrNothing, Column, Finding, Progress, Table, percent, words
 from netoffload.lab.training import data, inprocess
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.dataset import Dataset
@@ -30,14 +30,14 @@ AS_GOOD: Final = 0.01
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Finding):
     """One run: its threshold, accuracy (0..1), loss (None: not finite) and the share of octets that it sent."""
 
-    method: str
-    threshold: float
-    accuracy: float
+    method: Annotated[str, words("method")]
+    threshold: Annotated[float, Column("threshold", "g")]
+    accuracy: Annotated[float, Column("accuracy %", percent)]
     final_loss: float | None
-    efficiency: float
+    efficiency: Annotated[float, Column("octets %", ".2f", 0.01)]
 
 
 def search(
@@ -82,21 +82,19 @@ class Findings(Finding):
 
     def shown(self) -> Iterator[Table | str]:
         """See :meth:`Finding.shown`."""
+        table = Table.of(Trial, self.trials, None)
         cells = [
-            [
-                *(one.method, f"{one.threshold:g}", percent(one.accuracy), percent(one.efficiency, ".2f")),
-                "best" if self.best[one.method] == one.threshold else "",
-            ]
-            for one in self.trials
+            [*row, "best" if self.best[one.method] == one.threshold else ""]
+            for row, one in zip(table.rows, self.trials, strict=True)
         ]
-        yield Table(None, [words("method"), *numbers("threshold", "accuracy %", "octets %"), words("")], cells)
+        yield Table(None, [*table.columns, words("")], cells)
 
 
 class Thresholds(AllOrNothing[Findings]):
     """Every threshold of every threshold method."""
 
     def __init__(self, asked: ThresholdsSettings) -> None:
-        self._settings, self._grid, self._out = asked.training(), asked.threshold or GRID, asked.out
+        self._settings, self._grid, self._out = training_of(asked), asked.threshold or GRID, asked.out
         self._dataset = data.load(self._settings)
         if asked.out is not None:
             results.check_writable(asked.out)

@@ -15,7 +15,8 @@ from netoffload import config
 from netoffload.cli.app import app, notes
 from netoffload.cli.nic_parameters import flags_of, shows_nic_options
 from netoffload.errors import UsageError
-from netoffload.lab.cli.testbed import PROGRAM_SETTINGS, Mtu, NoNic, Rate, building, plan_from_options, rate_text
+from netoffload.lab.cli.testbed import PROGRAM_SETTINGS, Mtu, NoNic, Rate, building, plan_from_options
+from netoffload.lab.declared import rates
 from netoffload.nic_options import NicSettings
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _testbed(
     if nodes is None:
         raise UsageError("say how many ranks: -n 4")
     with building(plan_from_options(nodes, rate, mtu, nic, None)) as bed:
-        notes.print(f"{nodes} nodes, {rate_text(bed.plan, bed.rate_bps_measured)}", highlight=False)
+        notes.print(f"{nodes} nodes, {rates(bed.plan.settings.rate_bps, bed.rate_bps_measured)}", highlight=False)
         yield bed
 
 

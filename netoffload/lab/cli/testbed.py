@@ -10,12 +10,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import add_columns, app, console, phases
+from netoffload.cli.app import app, console, phases
 from netoffload.cli.nic_parameters import shows_nic_options
 from netoffload.errors import UsageError
+from netoffload.lab.cli.figures import drawn
+from netoffload.lab.declared import Table, numbers, rates, words
 from netoffload.nic_options import NicSettings
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ def up(
     if as_json:
         print(json.dumps({"run": plan.run_id, **_settings_json(plan, bed.rate_bps_measured), "nodes": _nodes(plan)}))
         return
-    console.print(f"run {plan.run_id} is up: {len(plan.nodes)} nodes, {rate_text(plan, bed.rate_bps_measured)}")
+    console.print(
+        f"run {plan.run_id} is up: {len(plan.nodes)} nodes, {rates(plan.settings.rate_bps, bed.rate_bps_measured)}"
+    )
     console.print(f"  a shell on a node: netoffload exec --run {plan.run_id} n0 -- bash", highlight=False)
     console.print(f"  take it down:      netoffload down {plan.run_id}", highlight=False)
 
@@ -97,10 +100,10 @@ def exec_(
     build.check_root()
     bed = Testbed.attach(build.find_run(run).run_id)
     chosen = bed.plan.node(node)
-    words = command[1:] if command[0] == "--" else command
-    if not words:
+    program = command[1:] if command[0] == "--" else command
+    if not program:
         raise UsageError("nothing to run: write the program after --")
-    argv = bed.entry_argv(chosen, words)
+    argv = bed.entry_argv(chosen, program)
     os.execve(argv[0], argv, bed.node_env(chosen))
 
 
@@ -193,13 +196,6 @@ def building(plan: Plan) -> Iterator[Testbed]:
         yield bed
 
 
-def rate_text(plan: Plan, rate_bps_measured: float | None) -> str:
-    """Write the rate asked for and the one measured, for people."""
-    asked_bps = plan.settings.rate_bps
-    text = "unshaped" if asked_bps is None else config.format_rate(asked_bps)
-    return text if rate_bps_measured is None else f"{text} (measured {config.format_rate(rate_bps_measured)})"
-
-
 def _settings_json(plan: Plan, rate_bps_measured: float | None) -> dict[str, Any]:
     nic = plan.settings.nic
     return {
@@ -227,32 +223,23 @@ def _run_state(record: RunRecord) -> dict[str, Any]:
     """Describe a run from its journal, and its wires from the kernel where it is up."""
     from netoffload.lab.testbed import build, nics, plan_of_run
 
-    plan = plan_of_run(record)
-    nodes = _nodes(plan)
-    wires = build.read_wires(record)
-    states = nics.states(record)
-    for node in nodes:
-        name = node["name"]
-        node["nic"] = states.get(name)
-        node["wire"] = wires.get(name)
+    plan, wires, states = plan_of_run(record), build.read_wires(record), nics.states(record)
     return {
         "run": record.run_id,
         "state": record.state,
         "owner_pid": None if record.detached else record.owner.pid,
         **_settings_json(plan, record.rate_bps_measured),
-        "nodes": nodes,
+        "nodes": [{**node, "nic": states.get(node["name"]), "wire": wires.get(node["name"])} for node in _nodes(plan)],
     }
 
 
 def _print_state(state: dict[str, Any]) -> None:
-    asked, measured = state["rate_bps_asked"], state["rate_bps_measured"]
-    rate = "unshaped" if asked is None else config.format_rate(asked)
-    rate += "" if measured is None else f", measured {config.format_rate(measured)}"
-    table = Table(title=f"run {state['run']}: {state['state']}, {rate}", title_justify="left")
-    add_columns(table, ("node", "address", "NIC", "sent", "received", "frames sent"), ("node", "address", "NIC"))
+    rows = []
     for node in state["nodes"]:
         nic, wire = node["nic"], node["wire"]
         said = "none" if nic is None else f"pid {nic['pid']}" + ("" if nic["alive"] else " (gone)")
         sent = [f"{wire[key]:,}" for key in ("tx_octets", "rx_octets", "tx_frames")] if wire else ["?", "?", "?"]
-        table.add_row(node["name"], node["address"], said, *sent)
-    console.print(table)
+        rows.append([node["name"], node["address"], said, *sent])
+    title = f"run {state['run']}: {state['state']}, {rates(state['rate_bps_asked'], state['rate_bps_measured'])}"
+    columns = [*map(words, ("node", "address", "NIC")), *numbers("sent", "received", "frames sent")]
+    console.print(drawn(Table(title, columns, rows)))

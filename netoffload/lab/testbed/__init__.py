@@ -10,10 +10,10 @@ One node, with its NIC (left) and without (right)::
 
 ``plan`` names everything and does no I/O. ``journal`` records each object before ``build`` makes it. ``build`` needs
 only the journal to take everything down, and measures the wires' real rate. ``processes`` tells our processes from
-others. ``nics`` starts one NIC process per node, and restarts it; ``controls`` finds NICs by name. ``meter`` serves the
+others. ``nics`` starts one NIC process per node, and restarts it. ``meter`` serves the
 wires' counters to programs on the nodes. ``stream_end`` is the one program at the ends of streams; ``stream`` sends a
 tagged stream between two nodes and compares every value. ``launch`` runs one rank per node, by two MPIs or torchrun.
-With ``forks`` ranks and NICs start with their imports done. ``checks`` says what this machine has and lacks.
+With ``forks`` ranks and NICs start with their imports done.
 """
 
 from netoffload.lab.testbed.build import Testbed, WireCounters, down, find_run, reap_stale
