@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import statistics
 import tempfile
 import types
 import typing
@@ -116,14 +117,8 @@ class Spread:
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
         """Summarise at least one sample; quartiles are interpolated linearly."""
-        ordered = sorted(samples)
-
-        def at(fraction: float) -> float:
-            position = fraction * (len(ordered) - 1)
-            below, above = int(position), min(int(position) + 1, len(ordered) - 1)
-            return ordered[below] + (position - below) * (ordered[above] - ordered[below])
-
-        return cls(at(0.5), at(0.25), at(0.75), ordered[0], ordered[-1])
+        low, median, high = statistics.quantiles(samples, n=4, method="inclusive") if samples[1:] else 3 * [*samples]
+        return cls(median, low, high, min(samples), max(samples))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,10 +309,8 @@ SUFFIX: Final = ".jsonl"
 class StepRecord:
     """One measurement for a paper and its origin; lines of a quick run do not count for a full one.
 
-    Attributes:
-        effort: quick or full.
-        load_1min: load of the machine when it began; None: not known.
-        commit: commit of the program's source; ``unknown`` if the source is no checkout.
+    ``load_1min`` is the load of the machine when it began, ``commit`` that of the program's source; ``unknown`` if the
+    source is no checkout.
     """
 
     format: int
@@ -373,13 +366,12 @@ def values(records: Mapping[str, StepRecord]) -> dict[str, Any]:
 def origins(records: Iterable[StepRecord]) -> dict[str, list[str]]:
     """Return the origin of records: each command, day, machine and commit once."""
     listed = list(records)
-    made = {
-        "command": [record.command for record in listed],
-        "date": [record.started[:10] for record in listed],
-        "machine": [record.machine for record in listed],
-        "commit": [record.commit for record in listed],
+    return {
+        "command": list(dict.fromkeys(record.command for record in listed)),
+        "date": list(dict.fromkeys(record.started[:10] for record in listed)),
+        "machine": list(dict.fromkeys(record.machine for record in listed)),
+        "commit": list(dict.fromkeys(record.commit for record in listed)),
     }
-    return {name: list(dict.fromkeys(texts)) for name, texts in made.items()}
 
 
 def decode_dataclass(kind: type[T], value: object, where: str) -> T:

@@ -31,7 +31,7 @@ from netoffload.collectives.samples import read_gradients
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
-from netoffload.config import Offload, check_bound_k, format_ms, format_rate
+from netoffload.config import Offload, check_bound_k, format_ms, format_rate, parse_rate_bps
 from netoffload.errors import UsageError
 from netoffload.lab.bench.compressors import SHORTEST_S, quality, speeds
 from netoffload.lab.bench.settings import AdviseSettings
@@ -134,7 +134,7 @@ class Adviser(AllOrNothing[Findings]):
     """Measures what the user did not give, and predicts; only rank 0 has findings."""
 
     def __init__(self, asked: AdviseSettings) -> None:
-        self._asked, self._rate_bps = asked, asked.rate_bps
+        self._asked, self._rate_bps = asked, None if asked.rate is None else parse_rate_bps(asked.rate)
         check_bound_k(asked.bound)
         if asked.nodes is not None and asked.nodes < 2:
             raise UsageError(f"{asked.nodes} ranks exchange nothing: use at least 2")

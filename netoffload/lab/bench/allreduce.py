@@ -24,14 +24,15 @@ from netoffload.lab.bench.jobs import (
     SLOWEST_OVER_BOUND,
     AllreduceRecord,
     AllreduceResult,
+    check_nodes,
     installed,
     record_of_ranks,
 )
-from netoffload.lab.bench.settings import AllreduceSettings, check_nodes
+from netoffload.lab.bench.settings import AllreduceSettings, parse_vector_octets
 from netoffload.lab.bench.vectors import gradients_argument
 from netoffload.lab.declared import Finding, Progress, Table, mega, numbers, rates, words, words_of
 from netoffload.lab.models.cost.exchange import least_s
-from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
 from netoffload.lab.testbed.nics import NIC_IMPORTS
 
 UNTIMED_CALLS: Final = 2
@@ -121,8 +122,9 @@ class Allreduce:
 
     def __init__(self, asked: AllreduceSettings) -> None:
         self._asked, self._names = asked, asked.what or installed() or DEFAULT
-        self._sizes_octets = asked.sizes_octets
-        self._parts = [_Part(bed) for bed in asked.beds()]
+        self._sizes_octets = tuple(map(parse_vector_octets, asked.size))
+        rate_bps, nic = config.parse_rate_bps(asked.rate), NicSettings(asked.codec, asked.bound, asked.packing)
+        self._parts = [_Part(TestbedSettings(nodes, rate_bps, asked.mtu, nic)) for nodes in asked.nodes]
         of_ranks = replace(asked, gradients=gradients_argument(asked.gradients))
         self._rank_arguments = ["--rate", asked.rate, *words_of(of_ranks, ALLREDUCE_ARGUMENTS)]
         for name in self._names:

@@ -37,7 +37,7 @@ from netoffload.compressors import libraries
 from netoffload.config import CODECS, check_bound_k, check_choice
 from netoffload.errors import RunError, UsageError
 from netoffload.lab.bench.experiment import Contender, take_turns
-from netoffload.lab.bench.settings import CodecSettings
+from netoffload.lab.bench.settings import CodecSettings, parse_vector_octets
 from netoffload.lab.bench.vectors import HDC, gaussian, of_file, of_hdc
 from netoffload.lab.declared import Column, Finding, Progress, Table, percent, words
 from netoffload.lab.reports import Panel, Series, draw_panels
@@ -159,7 +159,7 @@ class CodecSpeed:
         self._codecs = [get(name) for name in asked.codec or CODECS]
         for bound_k in asked.bound:
             check_bound_k(bound_k)
-        self._floats = asked.floats
+        self._floats = [parse_vector_octets(text) // 4 for text in asked.size]
         for text in asked.data:
             if text != HDC:
                 parse_sigma(text)

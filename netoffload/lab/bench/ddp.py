@@ -18,9 +18,9 @@ from typing import Annotated, Any, Final
 
 from netoffload.config import check_bound_k, check_choice, parse_rate_bps
 from netoffload.errors import UsageError
-from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpRecord, record_of_ranks
+from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpRecord, check_nodes, record_of_ranks
 from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS
-from netoffload.lab.bench.settings import DdpSettings, check_nodes, training_of
+from netoffload.lab.bench.settings import DdpSettings, training_of
 from netoffload.lab.declared import Column, Finding, Progress, Table, rates, words
 from netoffload.lab.reports import draw_rows
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id

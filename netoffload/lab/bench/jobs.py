@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from netoffload.config import ENV_OFFLOAD, Offload, format_ms
+from netoffload.errors import UsageError
 from netoffload.lab.declared import Column, Finding, words
 
 if TYPE_CHECKING:
@@ -98,12 +99,10 @@ which holds it; sleep, which leaves its core to others."""
 
 @dataclass(frozen=True)
 class DdpHook:
-    """How a contender of ``bench ddp`` lets gradients travel.
+    """How a contender of ``bench ddp`` lets gradients travel: a hook of ``training.ddp.DdpReplica``, and its options.
 
-    Attributes:
-        hook: name of a hook of :class:`netoffload.lab.training.ddp.DdpReplica`.
-        nic_codec: codec of the emulated NICs; None: no NICs.
-        is_bounded: our hook also gets the error bound that the user chose.
+    ``nic_codec`` is that of the emulated NICs; None: no NICs. A hook that ``is_bounded`` also gets the bound that the
+    user chose.
     """
 
     hook: str
@@ -137,6 +136,12 @@ SETUP_S: Final = 60.0
 
 SLOWEST_OVER_BOUND: Final = 20.0
 """A call may take this many times its bound before its ranks are ended as hung."""
+
+
+def check_nodes(nodes: int) -> None:
+    """Refuse a number of ranks, each on a node, that exchange nothing."""
+    if nodes < 2:
+        raise UsageError(f"{nodes} nodes exchange nothing: use at least 2")
 
 
 def record_of_ranks(kind: type[R], bed: Testbed, words: list[str], **how: Any) -> R:

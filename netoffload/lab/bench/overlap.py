@@ -25,7 +25,7 @@ from netoffload.lab.bench.settings import OverlapSettings, parse_vector_octets
 from netoffload.lab.bench.vectors import gradients_argument
 from netoffload.lab.declared import AllOrNothing, Progress, Table, mega, rates, words_of
 from netoffload.lab.models.cost.exchange import least_s
-from netoffload.lab.testbed import Testbed, make_plan, new_run_id
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
 
 STEPS_PER_ROUND: Final = 6
 """Step times per round: one step computes, one communicates, two do both; the rest is for the warm-up."""
@@ -53,7 +53,9 @@ class Overlap(AllOrNothing[Findings]):
     """One job of ranks that times every kind of computation."""
 
     def __init__(self, asked: OverlapSettings) -> None:
-        self._asked, self._bed, octets = asked, asked.bed(), parse_vector_octets(asked.size)
+        rate_bps, octets = config.parse_rate_bps(asked.rate), parse_vector_octets(asked.size)
+        nic = NicSettings(asked.codec, asked.bound) if asked.nic else None
+        self._bed = TestbedSettings(asked.nodes, rate_bps, nic=nic)
         for kind in asked.compute:
             config.check_choice("compute", kind, COMPUTE)
         if asked.compute_ms is not None and not 0 < asked.compute_ms < math.inf:
@@ -61,8 +63,7 @@ class Overlap(AllOrNothing[Findings]):
         gradients_from(asked.gradients, asked.seed)
         of_ranks = replace(asked, gradients=gradients_argument(asked.gradients))
         self._rank_arguments = words_of(of_ranks, OVERLAP_ARGUMENTS)
-        assert self._bed.rate_bps is not None
-        communication_s = asked.buckets * least_s(asked.nodes, octets, self._bed.rate_bps)
+        communication_s = asked.buckets * least_s(asked.nodes, octets, rate_bps)
         computation_s = asked.buckets * (asked.compute_ms or 0) / 1e3
         per_round_s = SLOWEST_OVER_BOUND * communication_s + asked.nodes * computation_s  # ranks may share one core
         self._limit_s = SETUP_S + STEPS_PER_ROUND * len(asked.compute) * asked.repeat * per_round_s

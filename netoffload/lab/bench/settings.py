@@ -17,7 +17,6 @@ from netoffload.lab.bench.jobs import COMPUTE, DDP_HOOKS, JOBS
 from netoffload.lab.declared import Settings, setting
 
 if TYPE_CHECKING:
-    from netoffload.lab.testbed import TestbedSettings
     from netoffload.lab.training.config import TrainSettings
 
 GRADIENTS: Final = "gaussian:0.002"
@@ -51,12 +50,6 @@ def parse_vector_octets(text: str) -> int:
     if (octets := config.parse_size_octets(text) // 4 * 4) == 0:
         raise UsageError("size is less than one float32, 4 octets")
     return octets
-
-
-def check_nodes(nodes: int) -> None:
-    """Refuse a number of nodes that exchange nothing."""
-    if nodes < 2:
-        raise UsageError(f"{nodes} nodes exchange nothing: use at least 2")
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -108,18 +101,6 @@ class AllreduceSettings(Settings):
     mtu: int = _mtu()
     seed: int = _seed("the values")
 
-    @property
-    def sizes_octets(self) -> tuple[int, ...]:
-        """Lengths of the vectors."""
-        return tuple(map(parse_vector_octets, self.size))
-
-    def beds(self) -> list[TestbedSettings]:
-        """Return the testbeds, one for each number of nodes."""
-        from netoffload.lab.testbed import NicSettings, TestbedSettings
-
-        nic = NicSettings(self.codec, self.bound, self.packing)
-        return [TestbedSettings(nodes, config.parse_rate_bps(self.rate), self.mtu, nic) for nodes in self.nodes]
-
 
 @dataclass(frozen=True)
 class CodecSettings(Settings):
@@ -145,11 +126,6 @@ class CodecSettings(Settings):
     repeat: int = setting(9, "Timed samples of each codec and vector.", least=1)
     seed: int = _seed("the data")
     figure: Path | None = setting(None, "Also draw ratio against worst error: .png, .svg, .pdf.")
-
-    @property
-    def floats(self) -> tuple[int, ...]:
-        """The vectors' lengths."""
-        return tuple(parse_vector_octets(text) // 4 for text in self.size)
 
 
 @dataclass(frozen=True)
@@ -291,13 +267,6 @@ class OverlapSettings(Settings):
     codec: str = _codec()
     seed: int = _seed("the values")
 
-    def bed(self) -> TestbedSettings:
-        """Return the testbed."""
-        from netoffload.lab.testbed import NicSettings, TestbedSettings
-
-        nic = NicSettings(self.codec, self.bound) if self.nic else None
-        return TestbedSettings(self.nodes, config.parse_rate_bps(self.rate), nic=nic)
-
 
 @dataclass(frozen=True)
 class ThresholdsSettings(Settings):
@@ -369,11 +338,6 @@ class AdviseSettings(Settings):
     bound: int = _bound()
     error: float = setting(0.1, "Largest relative error of an exchange to recommend.")
     is_tried: bool = setting(False, "Also time the plain ring and the inline rings.", "--try")
-
-    @property
-    def rate_bps(self) -> int | None:
-        """Rate of the network; None: measure it."""
-        return None if self.rate is None else config.parse_rate_bps(self.rate)
 
 
 EXPERIMENTS: Final[dict[str, type[Settings]]] = {
