@@ -33,7 +33,7 @@ from netoffload.lab.bench import vpn_peers
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import PEERS_ALL, PEERS_NONE, NicBenchSettings, listed, parse_vector_octets
 from netoffload.lab.bench.vectors import gaussian, of_file
-from netoffload.lab.declared import Column, Finding, Progress, Table, left_out, words
+from netoffload.lab.declared import Column, Finding, Progress, Table, words
 from netoffload.lab.results import Spread
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, nics, prepared_ranks
 from netoffload.lab.testbed.build import check_root
@@ -144,42 +144,6 @@ class StreamRow(Finding):
 
 
 @dataclass(frozen=True)
-class ShapedRow(Finding):
-    """One rate of the wires: figures by contender; goodput has a key for each contender in the record.
-
-    ``ratio`` is the untagged stream's octets on the wire per payload octet, headers included, over the coalesced
-    stream's. Untagged goodput times this ratio is what a link would carry if the NICs took no time; ``over_link`` is
-    the goodput as a share of that.
-    """
-
-    rate: str
-    goodput_gbps: dict[str, float]
-    ratio: float
-    frames_per_MB: dict[str, float]  # noqa: N815
-    wire_octets_per_MB: dict[str, float]  # noqa: N815
-    over_link: dict[str, float]
-    limit: dict[str, str]
-    cpu_s_per_GB: dict[str, Cpu]  # noqa: N815
-    rates_bps_measured: dict[str, float | None]
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the record."""
-        record = super().to_record()
-        return record | {f"{name}_Gbps": gbps for name, gbps in record.pop("goodput_gbps").items()}
-
-
-@dataclass(frozen=True)
-class PeerRow(Finding):
-    """Results for one VPN tunnel: goodput by rate, or why there is none. The record has the keys that are not None."""
-
-    missing: str | None = left_out()
-    version: str | None = left_out()
-    Gbps: dict[str, float] | None = left_out()
-    coalesced_over_peer: dict[str, float] | None = left_out()
-    failed: dict[str, str] | None = left_out()
-
-
-@dataclass(frozen=True)
 class Findings(Finding):
     """The report: goodput before compression; a MB is 10^6 octets of payload, a GB 10^9.
 
@@ -191,9 +155,9 @@ class Findings(Finding):
     bypass_Gbps: float  # noqa: N815
     bypass_kernel_Gbps: float  # noqa: N815
     tagged_Gbps: dict[str, float]  # noqa: N815
-    shaped: list[ShapedRow]
+    shaped: list[dict[str, Any]]
     rtt_us: dict[str, float]
-    peers: dict[str, PeerRow]
+    peers: dict[str, dict[str, Any]]
     bypass_over_kernel: float
     bypass_kernel_over_kernel: float
     coalesced_over_bypass: float
@@ -220,8 +184,9 @@ class Findings(Finding):
             f"{self.bypass_kernel_over_kernel:.2f}; coalesced over bypass {self.coalesced_over_bypass:.2f}"
         )
         for row in self.shaped:
-            shares = ", ".join(f"{name} {share:.3f}" for name, share in row.over_link.items())
-            yield f"{row.rate}: ratio on the wire {row.ratio:.2f}; of what the link allows at that ratio: {shares}"
+            shares = ", ".join(f"{name} {share:.3f}" for name, share in row["over_link"].items())
+            ratio = f"ratio on the wire {row['ratio']:.2f}"
+            yield f"{row['rate']}: {ratio}; of what the link allows at that ratio: {shares}"
         rtt = self.rtt_us
         yield (
             f"round trip of one octet: kernel {rtt['kernel']:.0f} us (99 %: {rtt['kernel_p99']:.0f}), "
@@ -231,12 +196,12 @@ class Findings(Finding):
             f"added {rtt['bypass_kernel_added']:.0f} us"
         )
         for name, peer in self.peers.items():
-            if peer.missing:
-                yield f"{name}: {peer.missing}"
-            for rate, times in (peer.coalesced_over_peer or {}).items():
-                yield f"coalesced over {name} {peer.version} at {rate}: {times:.2f}"
-            for rate, reason in (peer.failed or {}).items():
-                yield f"{name} {peer.version} at {rate}: {reason}"
+            if "missing" in peer:
+                yield f"{name}: {peer['missing']}"
+            for rate, times in peer.get("coalesced_over_peer", {}).items():
+                yield f"coalesced over {name} {peer['version']} at {rate}: {times:.2f}"
+            for rate, reason in peer.get("failed", {}).items():
+                yield f"{name} {peer['version']} at {rate}: {reason}"
         for rate, lack in self.missing.items():
             yield f"{rate}: missing: {lack}"
         stolen_share = max(row.stolen_share for row in self.streams)
@@ -441,23 +406,29 @@ def _rows(stage: Stage) -> dict[str, StreamRow]:
     return {name: _row(stage.rate_bps, name, one.samples) for name, one in stage.contenders.items() if one.samples}
 
 
-def _shaped(stage: Stage, rows: Mapping[str, StreamRow]) -> ShapedRow:
+def _shaped(stage: Stage, rows: Mapping[str, StreamRow]) -> dict[str, Any]:
+    """Return the figures of one rate of the wires, by contender.
+
+    ``ratio`` is the untagged stream's octets on the wire per payload octet, headers included, over the coalesced
+    stream's. Untagged goodput times this ratio is what a link would carry if the NICs took no time; ``over_link`` is
+    the goodput as a share of that.
+    """
     # Over a shaped link only streams through NICs are measured: untagged ones fill the wire as the kernel's would.
     rows = {"untagged": rows["bypass"]} | {name: rows[name] for name in TAGGED}
     untagged = rows["untagged"]
     goodput = {name: row.Gbps.median for name, row in rows.items()}
     ratios = {name: untagged.wire_octets_per_MB / rows[name].wire_octets_per_MB for name in TAGGED}
-    return ShapedRow(
-        rate=untagged.rate or "",
-        goodput_gbps=goodput,
-        ratio=ratios["coalesced"],
-        frames_per_MB={name: row.frames_per_MB for name, row in rows.items()},
-        wire_octets_per_MB={name: row.wire_octets_per_MB for name, row in rows.items()},
-        over_link={name: goodput[name] / (goodput["untagged"] * ratio) for name, ratio in ratios.items()},
-        limit={name: row.limit for name, row in rows.items()},
-        cpu_s_per_GB={name: row.cpu_s_per_GB for name, row in rows.items()},
-        rates_bps_measured={kind: bed.rate_bps_measured for kind, bed in stage.beds.items()},
-    )
+    return {
+        "rate": untagged.rate,
+        **{f"{name}_Gbps": gbps for name, gbps in goodput.items()},
+        "ratio": ratios["coalesced"],
+        "frames_per_MB": {name: row.frames_per_MB for name, row in rows.items()},
+        "wire_octets_per_MB": {name: row.wire_octets_per_MB for name, row in rows.items()},
+        "over_link": {name: goodput[name] / (goodput["untagged"] * ratio) for name, ratio in ratios.items()},
+        "limit": {name: row.limit for name, row in rows.items()},
+        "cpu_s_per_GB": {name: row.cpu_s_per_GB for name, row in rows.items()},
+        "rates_bps_measured": {kind: bed.rate_bps_measured for kind, bed in stage.beds.items()},
+    }
 
 
 def _rtt(rtts_us: dict[str, list[list[float]]]) -> dict[str, float]:
@@ -474,21 +445,22 @@ def _rtt(rtts_us: dict[str, list[list[float]]]) -> dict[str, float]:
     return {**medians, **{f"{name}_p99": rtt_us for name, rtt_us in tails.items()}, **added}
 
 
-def _peer(name: str, stages: Iterable[tuple[str | None, Mapping[str, StreamRow]]]) -> PeerRow:
-    """Return the results of a tunnel; a stage is why the tunnel failed on it, and its rows."""
+def _peer(name: str, stages: Iterable[tuple[str | None, Mapping[str, StreamRow]]]) -> dict[str, Any]:
+    """Return a tunnel's goodput by rate, or why there is none; a stage is why the tunnel failed on it, and its rows."""
     peer = vpn_peers.PEERS[name]
     if missing := vpn_peers.missing(peer):
-        return PeerRow(missing=missing)
+        return {"missing": missing}
     goodput, over_peer, failed = dict[str, float](), dict[str, float](), dict[str, str]()
     for why, rows in stages:
         coalesced = rows["coalesced"]
-        rate = coalesced.rate or ""
+        rate = str(coalesced.rate)
         if why:
             failed[rate] = why
         else:
             goodput[rate] = rows[name].Gbps.median
             over_peer[rate] = coalesced.Gbps.median / goodput[rate]
-    return PeerRow(version=peer.version(), Gbps=goodput, coalesced_over_peer=over_peer, failed=failed or None)
+    found: dict[str, Any] = {"version": peer.version(), "Gbps": goodput, "coalesced_over_peer": over_peer}
+    return found | ({"failed": failed} if failed else {})
 
 
 def _row(rate_bps: int | None, name: str, streams: Sequence[StreamResult]) -> StreamRow:

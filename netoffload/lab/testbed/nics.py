@@ -40,11 +40,9 @@ LOG_TAIL_CHARACTERS: Final = 400
 
 @dataclass(frozen=True)
 class Restart:
-    """One NIC that took over from another.
+    """One NIC that took over from another, which had ended already if ``pid_before`` is None.
 
-    Attributes:
-        pid_before: pid of the old NIC; None if it had ended already.
-        gone_s: seconds in which no NIC forwarded.
+    ``gone_s`` are the seconds in which no NIC forwarded.
     """
 
     node: str
@@ -75,15 +73,9 @@ def start(server: str, plan: Plan, journal: Journal) -> None:
 def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill: bool = False) -> Restart:
     """End the NIC of a node, start another one with the same settings in its place, and return when it forwards.
 
-    The journal gets the new process, so the run is taken down as before. A NIC that has ended already is replaced too.
-    Restarts of one run wait for each other.
-
-    Args:
-        progress: called with a phrase if another restart is under way.
-        kill: end the old one with SIGKILL; else it may first send what it holds.
-
-    Raises:
-        TestbedError: the run is not up, or the new NIC ended or was not ready in time; then the node has no NIC.
+    The journal gets the new process, so the run is taken down as before. A NIC that has ended already is replaced too;
+    one that runs may first send what it holds, unless it is to ``kill``. Restarts of one run wait for each other, and
+    call ``progress`` with a phrase. After a TestbedError the node has no NIC, or the run is not up.
     """
     if plan.settings.nic is None:
         raise UsageError(f"run {plan.run_id} has no NICs: it was built with --no-nic")
@@ -93,7 +85,12 @@ def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill
         ended = [old] if old is not None and is_alive(old) else []
         end(ended, kill=kill)
         since_s = time.monotonic()
-        _say_restarted(plan, node)
+        line = log.line(plan.settings.nic.log_format, "restarted", "this NIC is started again")
+        try:
+            with _log_path(node).open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise TestbedError(f"cannot write {node.log_path}: {error.strerror}") from error
         [pid] = _start_all(conns, plan, [node], Journal(plan.state_dir))
         gone_s = time.monotonic() - since_s
     return Restart(node.name, ended[0].pid if ended else None, pid, gone_s)
@@ -197,20 +194,6 @@ def _start_all(conns: Sequence[socket.socket], plan: Plan, nodes: Sequence[NodeP
             end(started)
             raise
     return pids
-
-
-def _say_restarted(plan: Plan, node: NodePlan) -> None:
-    """Write the line to the log that separates a NIC's output from that of the next NIC."""
-    try:
-        with open(_log_path(node), "a", encoding="utf-8") as file:
-            file.write(log.line(_log_format(plan), "restarted", "this NIC is started again") + "\n")
-    except OSError as error:
-        raise TestbedError(f"cannot write {node.log_path}: {error.strerror}") from error
-
-
-def _log_format(plan: Plan) -> str:
-    assert plan.settings.nic is not None
-    return plan.settings.nic.log_format
 
 
 def _log_path(node: NodePlan) -> Path:

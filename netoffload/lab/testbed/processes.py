@@ -89,19 +89,15 @@ def marked(mark: str) -> list[ProcessId]:
 def end(processes: Iterable[ProcessId], grace_s: float = GRACE_S, *, kill: bool = False) -> None:
     """End processes: SIGTERM, then SIGKILL for what is left after ``grace_s``; returns when they are gone.
 
-    Args:
-        processes: to end; those that are gone already do no harm.
-        kill: send SIGKILL at once, as the kernel does when memory runs out.
+    With ``kill`` they get SIGKILL at once, as from the kernel when memory runs out.
     """
     steps = ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S))
     with contextlib.ExitStack() as descriptors:
-        pidfds: dict[int, ProcessId] = {}
+        left = set()
         for process in processes:
-            pidfd = _open_pidfd(process)
-            if pidfd is not None:
+            if (pidfd := _open_pidfd(process)) is not None:
                 descriptors.callback(os.close, pidfd)
-                pidfds[pidfd] = process
-        left = set(pidfds)
+                left.add(pidfd)
         for signal_number, wait_s in steps[1:] if kill else steps:
             for pidfd in left:
                 with contextlib.suppress(ProcessLookupError):
