@@ -5,8 +5,9 @@ its versions and machine, its measurements. Times are seconds, sizes octets, rat
 timed iterations of the run. A field that is per iteration says so. One step of ``reproduce`` is one
 :class:`StepRecord`: its value as JSON, and its origin.
 
-All records have one format number; ``record_formats`` brings older ones to the present format. After that, reading is
-strict: a key that is unknown, missing or of the wrong type raises a :class:`~netoffload.errors.UsageError` with the
+All records have one format number. To change the keys, raise :data:`FORMAT` and add the function that brings a record
+of the last format to the new one; a value that the older format does not have becomes ``unknown``. After that, reading
+is strict: a key that is unknown, missing or of the wrong type raises a :class:`~netoffload.errors.UsageError` with the
 path to the key. A partly read record would give wrong figures.
 """
 
@@ -19,15 +20,17 @@ import statistics
 import tempfile
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from netoffload.errors import UsageError
-from netoffload.lab.record_formats import FORMAT, RUN, STEP, migrated
+from netoffload.machine.environment import UNKNOWN
 
 T = TypeVar("T")
 
+FORMAT: Final = 6
+"""Version of the records' keys; a newer one is refused."""
 ROOM_OCTETS: Final = 256 * 1024
 """Room for records and a report with its figure."""
 
@@ -258,7 +261,7 @@ def _read_line(kind: type[T], line: str, where: str) -> T:
         raise UsageError(f"{where} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{where} is not a record of format 1 to {FORMAT}")
-    return decode_dataclass(kind, migrated(value, where, STEP if kind is StepRecord else RUN), where)
+    return decode_dataclass(kind, _migrated(value, where, RUN if kind is Record else ()), where)
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
@@ -404,3 +407,67 @@ def _decode(hint: Any, value: object, where: str) -> Any:
     if isinstance(hint, type) and type(value) is hint:
         return value
     raise UsageError(f"{where} is {value!r}, not {getattr(hint, '__name__', hint)}")
+
+
+def _to_format_2(record: dict[str, Any]) -> None:
+    """In format 1 all records are of INCEPTIONN's four methods: NICs carry whole vectors, without error feedback."""
+    traffic = record["traffic"]
+    raw, payload = traffic["raw_octets"], traffic["payload_octets"]
+    _add(record, compression_efficiency=payload / raw if payload else 1.0)
+    _add(record["configuration"], error_feedback=False)
+
+
+def _to_format_3(record: dict[str, Any]) -> None:
+    """A record of format 2 without ``sharing`` has partitioned data; ``codec_kernel`` may be missing too."""
+    record["configuration"].setdefault("sharing", "partitioned")
+    record["versions"].setdefault("codec_kernel", UNKNOWN)
+    _add(record["versions"], machine=UNKNOWN)
+
+
+def _to_format_4(record: dict[str, Any]) -> None:
+    """In format 3 only NICs compress tagged data."""
+    _add(record["configuration"], offload="nic")
+
+
+def _to_format_5(record: dict[str, Any]) -> None:
+    """In format 4 all runs use momentum SGD with steps, whole models and one bucket; parts and memory are unknown."""
+    asked = record["configuration"]
+    optimizer = f"sgd:momentum={asked['momentum']},weight_decay={asked['weight_decay']},nesterov=false"
+    schedule = f"step:warmup=0,divisor={asked['learning_rate_divisor']},interval={asked['learning_rate_interval']}"
+    _add(asked, optimizer=optimizer, schedule=schedule, clip_norm=None, bucket_mb=0.0)
+    _add(asked, parallel="data", activations="float32", sub_batches=1)
+    _add(record["timing"], forward_s=None, backward_s=None, update_s=None, sum_s=None, hidden_s=None)
+    _add(record, first_iteration=0, timed_iterations=asked["iterations"], peak_memory_octets=None)
+
+
+def _to_format_6(record: dict[str, Any]) -> None:
+    """In format 5 a record has only the last loss."""
+    _add(record["learning"], loss_after={})
+
+
+def _add(place: dict[str, Any], **new: object) -> None:
+    if known := sorted(place.keys() & new.keys()):
+        raise KeyError(f"it has {', '.join(known)} of a later format")
+    place.update(new)
+
+
+Migrations = tuple[Callable[[dict[str, Any]], None], ...]
+
+RUN: Final[Migrations] = (_to_format_2, _to_format_3, _to_format_4, _to_format_5, _to_format_6)
+"""For records of training runs; those of steps have the same keys in all formats."""
+assert len(RUN) == FORMAT - 1
+
+
+def _migrated(record: dict[str, Any], where: str, migrations: Migrations) -> dict[str, Any]:
+    """Bring a record of an older format to :data:`FORMAT`."""
+    written = record.get("format")
+    if type(written) is not int or written < 1:
+        raise UsageError(f"{where} is not a record of format 1 to {FORMAT}")
+    if written > FORMAT:
+        raise UsageError(f"{where} has format {written}; this version reads 1 to {FORMAT}: update netoffload")
+    try:
+        for migrate in migrations[written - 1 :]:
+            migrate(record)
+    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise UsageError(f"{where} is not a record of format {written}: {error!r}") from error
+    return record | {"format": FORMAT}

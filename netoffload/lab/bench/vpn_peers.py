@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from netoffload.lab.testbed.processes import end, identify
+from netoffload.lab.testbed.processes import end, find_program, identify
 
 if TYPE_CHECKING:
     from netoffload.lab.testbed.build import Testbed
-
-SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Folders of daemons, which a user's PATH may lack."""
 
 PACKAGE: Final = "openvpn (2.6; 2.7 does not compress)"
 BUFFER_OCTETS: Final = 4 * 1024 * 1024
@@ -49,14 +45,9 @@ class Peer:
         """Return a node's address in the tunnel."""
         return f"{self.network}.{node_index + 1}"
 
-    def path(self) -> str | None:
-        """Return the executable's path, or None where it is not installed."""
-        return shutil.which(self.program) or shutil.which(self.program, path=SYSTEM_PATH)
-
     def version(self) -> str:
         """Return the version that the program says it has, or ``unknown``."""
-        path = self.path()
-        if path is None:
+        if (path := find_program(self.program)) is None:
             return "missing"
         try:
             asked = subprocess.run(
@@ -69,7 +60,7 @@ class Peer:
 
     def argv(self, bed: Testbed, own: int) -> list[str]:
         """Return the command line of one end."""
-        path = self.path()
+        path = find_program(self.program)
         assert path is not None
         local, remote = bed.plan.nodes[own].address, bed.plan.nodes[1 - own].address
         return [
@@ -91,7 +82,11 @@ PEERS: Final = {
 
 def missing(peer: Peer) -> str | None:
     """Return what to install for this peer, or None if it is installed."""
-    return None if peer.path() is not None else f"{peer.program} is not installed: install the package {PACKAGE}"
+    return (
+        None
+        if find_program(peer.program) is not None
+        else f"{peer.program} is not installed: install the package {PACKAGE}"
+    )
 
 
 class Tunnel:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -20,6 +19,7 @@ from netoffload.lab.testbed.build import find_run
 from netoffload.lab.testbed.journal import list_runs, plan_of_run
 from netoffload.lab.testbed.launch import find_mpiexec, find_openmpi
 from netoffload.lab.testbed.plan import RUN_ID
+from netoffload.lab.testbed.processes import find_program
 from netoffload.machine.doctor import Check, check
 
 _RUN_AND_NODE: Final = re.compile(rf"{RUN_ID.pattern}/n\d+")
@@ -56,7 +56,7 @@ def nic_controls(wanted: str | None = None) -> list[NicControl]:
 def checks() -> Iterator[Check]:
     """Run the laboratory's checks."""
     for name, package in (("ip", "iproute2"), ("unshare", "util-linux"), ("mount", "mount"), ("hostname", "hostname")):
-        found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")
+        found = find_program(name)
         yield check(f"program {name}", found is not None, found or "missing", f"apt-get install {package}")
     for name, path, advice in (
         ("MPICH", find_mpiexec(), "pip install 'netoffload[mpi]'"),

@@ -47,7 +47,7 @@ from netoffload.lab.testbed.plan import (
     check_run_id,
     state_root,
 )
-from netoffload.lab.testbed.processes import end, marked
+from netoffload.lab.testbed.processes import end, find_program, marked
 from netoffload.lab.testbed.stream_end import End
 from netoffload.netlink import Namespace
 
@@ -111,9 +111,8 @@ class Testbed:
     def __init__(self, plan: Plan, *, check_rate: bool = True, progress: Progress | None = None) -> None:
         """Prepare to build ``plan``; nothing is made before the context is entered.
 
-        Args:
-            check_rate: probe the achieved rate (under a second) and refuse one that is off by more than 5 %.
-            progress: called with a phrase whenever something that takes time begins.
+        With ``check_rate`` the achieved rate is probed (under a second), and refused if it is off by more than 5 %.
+        ``progress`` is called with a phrase whenever something that takes time begins.
         """
         self.plan = plan
         self.rate_bps_measured: float | None = None
@@ -205,8 +204,10 @@ class Testbed:
 
     def entry_argv(self, node: NodePlan, argv: Sequence[str]) -> list[str]:
         """Return the command that runs ``argv`` on a node; every step is an exec, so the pid stays the same."""
+        if (ip := find_program("ip")) is None:
+            raise SystemRefusedError("the program ip is missing: install the package iproute2")
         enter = ["netns", "exec", node.netns, "unshare", "--uts", "--ipc", "/bin/sh", "-c", ENTER_NODE]
-        return [_program("ip"), *enter, node.name, str(self.plan.hosts_path), *argv]
+        return [ip, *enter, node.name, str(self.plan.hosts_path), *argv]
 
     def node_env(self, node: NodePlan) -> dict[str, str]:
         """Return the environment of a program on a node: this process's, with the node's address, NIC and run mark."""
@@ -255,7 +256,7 @@ class Testbed:
         self._write_hosts()
 
     def _build_node(self, switch: Namespace, node: NodePlan) -> None:
-        mtu = self.plan.settings.mtu
+        mtu, nic = self.plan.settings.mtu, self.plan.settings.nic
         host, wire = self._namespaces[node.netns], self._namespaces[node.wire_netns]
         for key, value in NODE_SYSCTLS.items():
             host.set_sysctl(key, value)
@@ -267,17 +268,13 @@ class Testbed:
         if wire is not host:
             # wire0's qdisc counts a GSO frame from a packet socket as one segment (gso_segs is 0 there).
             switch.add_ingress_counter(node.port)
-            self._add_host_device(host, wire, node)
+            if nic is not None and nic.host == "veth":
+                host.add_veth(node.device, HOST_DEVICE, node.wire_netns, mtu)
+                wire.set_up(HOST_DEVICE)
+            else:
+                host.add_tap(node.device, mtu, TAP_QUEUE_FRAMES)
             host.set_up(node.device)
         host.add_address(node.device, node.address, self.plan.network, CONGESTION_CONTROL)
-
-    def _add_host_device(self, host: Namespace, wire: Namespace, node: NodePlan) -> None:
-        mtu, nic = self.plan.settings.mtu, self.plan.settings.nic
-        if nic is not None and nic.host == "veth":
-            host.add_veth(node.device, HOST_DEVICE, node.wire_netns, mtu)
-            wire.set_up(HOST_DEVICE)
-        else:
-            host.add_tap(node.device, mtu, TAP_QUEUE_FRAMES)
 
     def _write_hosts(self) -> None:
         lines = ["127.0.0.1 localhost", *(f"{node.address} {node.name}" for node in self.plan.nodes)]
@@ -360,9 +357,9 @@ def check_rate(bed: Testbed, progress: Callable[[str], None]) -> float:
     """
     asked_bps = bed.plan.settings.rate_bps
     if asked_bps is None:
-        return min(measure_rates(bed))
+        return min(_measure_rate(bed, 0, 1), _measure_rate(bed, 1, 0))
     for attempt in range(1, ATTEMPTS + 1):
-        rates_bps = measure_rates(bed)
+        rates_bps = _measure_rate(bed, 0, 1), _measure_rate(bed, 1, 0)
         worst_bps = max(rates_bps, key=lambda rate_bps: abs(rate_bps - asked_bps))
         if abs(worst_bps - asked_bps) <= TOLERANCE * asked_bps:
             return worst_bps
@@ -378,12 +375,8 @@ def check_rate(bed: Testbed, progress: Callable[[str], None]) -> float:
     )
 
 
-def measure_rates(bed: Testbed) -> tuple[float, float]:
-    """Return the rates of the wires of n0 and n1, in bits per second, each under a TCP stream to the other node."""
-    return _measure_rate(bed, 0, 1), _measure_rate(bed, 1, 0)
-
-
 def _measure_rate(bed: Testbed, sender: int, receiver: int) -> float:
+    """Return the rate of the sender's wire, in bits per second, under a TCP stream to the receiver."""
     rate_bps = bed.plan.settings.rate_bps or math.inf
     buffer_octets = 0 if math.isinf(rate_bps) else max(BUFFER_OCTETS_MIN, round(rate_bps * BUFFER_S / 8))
     settle_s = max(SETTLE_S_MIN, SETTLE_BITS_MIN / rate_bps)
@@ -426,9 +419,8 @@ def read_wires(record: RunRecord) -> dict[str, dict[str, int]]:
             counters = bed.wire_counters()
     except SystemRefusedError:
         return {}
-    return {
-        counted.name: {key: value for key, value in asdict(counted).items() if key != "name"} for counted in counters
-    }
+    rows = map(asdict, counters)
+    return {row.pop("name"): row for row in rows}
 
 
 def _shape(namespace: Namespace, device: str, shape: Shape | None) -> None:
@@ -436,10 +428,3 @@ def _shape(namespace: Namespace, device: str, shape: Shape | None) -> None:
         namespace.add_pfifo(device)
     else:
         namespace.add_tbf(device, shape.rate_bps, shape.burst_octets, shape.limit_octets)
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")
-    if found is None:
-        raise SystemRefusedError(f"the program {name} is missing: install the package iproute2")
-    return found

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from typing import Final
 
 GRACE_S: Final = 3.0
 """Time between SIGTERM and SIGKILL, in which a NIC drains and a rank completes its files."""
+
+SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 END_ROUNDS: Final = 5
 """Rounds of ending marked processes: a process may start another one until it is gone, and some cannot be ended."""
@@ -45,6 +48,11 @@ class ProcessId:
     pid: int
     start_ticks: int
     """Start time in clock ticks after boot: field 22 of /proc/PID/stat (proc(5))."""
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program, also from folders of daemons, which a user's PATH may lack; None: it is missing."""
+    return shutil.which(name) or shutil.which(name, path=SYSTEM_PATH)
 
 
 def identify(pid: int) -> ProcessId | None:
