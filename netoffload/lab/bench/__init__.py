@@ -19,8 +19,8 @@ experiment       what it measures
 ``thresholds``   the threshold of each threshold method
 ===============  ======================================================================================================
 
-``vectors`` has the floats that experiments compress. ``jobs`` lists what ranks can be started for, and has what they
-leave. ``advice`` measures what ``netoffload advise`` predicts from (``netoffload.lab.models.advice``).
+``jobs`` lists what ranks can be started for, and has what they leave. ``advice`` measures what ``netoffload advise``
+predicts from (``netoffload.lab.models.advice``).
 
 A new experiment is a module here, and its settings in ``settings``.
 """

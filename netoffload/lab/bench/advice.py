@@ -111,10 +111,8 @@ class Ranks:
                 if isinstance(result, Exception):
                     raise result
             return cast("T", results[0])
-        try:
-            from netoffload.torch.ranks import connect
-        except ImportError as error:
-            raise UsageError(f"ranks meet over torch: pip install 'netoffload[train]', or --rate ({error})") from error
+        from netoffload.torch.ranks import connect
+
         settings = Settings(offload=Offload.OFF)
         if precision is not None:
             settings = Settings(precision.codec, precision.bound_k, offload=Offload.INLINE)
@@ -214,11 +212,9 @@ class Adviser(AllOrNothing[Findings]):
 
 def _trained(asked: AdviseSettings, worker: int) -> tuple[Float32Array, Layout, float]:
     """Return a model's latest gradients, its layers, and the median seconds of a step."""
-    try:
-        from netoffload.lab.training.config import TrainSettings
-        from netoffload.lab.training.inprocess import train_alone
-    except ImportError as error:
-        raise UsageError(f"a model needs torch: pip install 'netoffload[train]', or --gradients ({error})") from error
+    from netoffload.lab.training.config import TrainSettings
+    from netoffload.lab.training.inprocess import train_alone
+
     settings = TrainSettings("inc", nodes=1, model=asked.model, batch=asked.batch)
     settings = replace(settings, iterations=asked.steps or STEPS_OF_MODEL)
     kept, times_s = [], []
@@ -232,10 +228,8 @@ def _trained(asked: AdviseSettings, worker: int) -> tuple[Float32Array, Layout, 
 
 def _observed(asked: AdviseSettings) -> tuple[Float32Array, Layout, float]:
     """Return a script's latest gradients, its layers, and the median seconds of a step."""
-    try:
-        from netoffload.lab.training.observed import observe
-    except ImportError as error:
-        raise UsageError(f"a script needs torch: pip install 'netoffload[train]', or --gradients ({error})") from error
+    from netoffload.lab.training.observed import observe
+
     found = observe(asked.script, asked.steps or STEPS_OF_SCRIPT)
     return np.stack(found.gradients), Layout(found.layer_sizes), statistics.median(found.times_s)
 

@@ -26,11 +26,11 @@ from netoffload.lab.bench.jobs import (
     AllreduceResult,
     check_nodes,
     installed,
+    rank_words,
     record_of_ranks,
 )
 from netoffload.lab.bench.settings import AllreduceSettings, parse_vector_octets
-from netoffload.lab.bench.vectors import gradients_argument
-from netoffload.lab.declared import Finding, Progress, Table, mega, numbers, rates, words, words_of
+from netoffload.lab.declared import Finding, Progress, Table, mega, numbers, rates, words
 from netoffload.lab.models.cost.exchange import least_s
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
 from netoffload.lab.testbed.nics import NIC_IMPORTS
@@ -125,8 +125,7 @@ class Allreduce:
         self._sizes_octets = tuple(map(parse_vector_octets, asked.size))
         rate_bps, nic = config.parse_rate_bps(asked.rate), NicSettings(asked.codec, asked.bound, asked.packing)
         self._parts = [_Part(TestbedSettings(nodes, rate_bps, asked.mtu, nic)) for nodes in asked.nodes]
-        of_ranks = replace(asked, gradients=gradients_argument(asked.gradients))
-        self._rank_arguments = ["--rate", asked.rate, *words_of(of_ranks, ALLREDUCE_ARGUMENTS)]
+        self._rank_arguments = ["--rate", asked.rate, *rank_words(asked, ALLREDUCE_ARGUMENTS)]
         for name in self._names:
             config.check_choice("contender", name, tuple(JOBS))
             if (lack := JOBS[name].missing()) is not None:

@@ -29,16 +29,16 @@ from netoffload.codec import Codec, get, kernels
 from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST_PAYLOAD, Middle
 from netoffload.codec.packed import GROUP
 from netoffload.codec_specs import BOUNDED_BY_K
-from netoffload.collectives.samples import parse_sigma
+from netoffload.collectives.samples import gradients_from, parse_sigma, read_gradients
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compiled.jit import inlined_with, kernel
 from netoffload.compiled.octets import copy_octets
 from netoffload.compressors import libraries
 from netoffload.config import CODECS, check_bound_k, check_choice
-from netoffload.errors import RunError, UsageError
+from netoffload.errors import RunError
+from netoffload.lab.bench.compressors import HDC, gradients_of_hdc
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import CodecSettings, parse_vector_octets
-from netoffload.lab.bench.vectors import HDC, gaussian, of_file, of_hdc
 from netoffload.lab.declared import Column, Finding, Progress, Table, percent, words
 from netoffload.lab.reports import Panel, Series, draw_panels
 from netoffload.machine.environment import cpu_model, versions
@@ -205,14 +205,14 @@ class CodecSpeed:
         """Return the vectors by name, each float32[length of the longest]."""
         asked, floats = self._asked, max(self._floats)
         names = dict.fromkeys(asked.data or (GAUSSIANS if asked.gradients else (*GAUSSIANS, HDC)))
-        vectors = {name: gaussian(name, floats, asked.seed) for name in names if name != HDC}
+        vectors = {name: gradients_from(name, asked.seed)(0, floats) for name in names if name != HDC}
         if asked.gradients:
-            vectors[asked.gradients.name] = of_file(asked.gradients, floats)
+            vectors[asked.gradients.name] = np.resize(read_gradients(asked.gradients), floats)
         if HDC in names:
             progress("training HDC for a sample of its gradients")
             try:
-                vectors[HDC] = np.resize(of_hdc(asked.seed), floats)
-            except UsageError:
+                vectors[HDC] = np.resize(gradients_of_hdc(asked.seed), floats)
+            except ModuleNotFoundError:
                 if asked.data:
                     raise
                 progress("torch is not installed: no gradients of HDC")

@@ -23,17 +23,18 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 
-from netoffload.collectives.samples import read_gradients
+from netoffload.collectives.samples import gradient_of, parse_sigma, read_gradients
 from netoffload.compiled.arrays import Float32Array, Float64Array
 from netoffload.compressors import Layout, registry
 from netoffload.compressors.base import Compressor
 from netoffload.errors import UsageError
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import CompressorsSettings, parse_vector_octets
-from netoffload.lab.bench.vectors import HDC, gaussian, of_hdc
 from netoffload.lab.declared import AllOrNothing, Column, Finding, Progress, Table, words
 from netoffload.machine.environment import cpu_model, versions
 
+HDC: Final = "hdc"
+"""Name of the vectors that this process gets by training HDC."""
 WARM_RUNS: Final = 2
 SHORTEST_S: Final = 1e-9
 """The clock's resolution: the least time that is used."""
@@ -125,18 +126,23 @@ class Compressors(AllOrNothing[Findings]):
             vectors = read_gradients(asked.gradients)
             return asked.gradients.name, np.ascontiguousarray(vectors.reshape(-1, vectors.shape[-1])[0])
         if asked.data == HDC:
-            return HDC, of_hdc(asked.seed, vectors=1)[0].copy()
-        return asked.data, gaussian(asked.data, parse_vector_octets(asked.size) // 4, asked.seed)
+            return HDC, gradients_of_hdc(asked.seed, vectors=1)[0].copy()
+        return asked.data, gradient_of(0, parse_vector_octets(asked.size) // 4, parse_sigma(asked.data), asked.seed)
+
+
+def gradients_of_hdc(seed: int, vectors: int = 4) -> Float32Array:
+    """Train HDC and return some of its gradients, float32[vectors, n]."""
+    from netoffload.lab.training.inprocess import sample_gradients
+
+    return sample_gradients(vectors=vectors, seed=seed)
 
 
 def _layout(layers: str | None, count: int) -> Layout:
     if layers is None:
         return Layout.flat(count)
     if layers == HDC:
-        try:
-            from netoffload.lab.training.models.hdc import build_hdc
-        except ImportError as error:
-            raise UsageError(f"the layers of hdc need torch: pip install 'netoffload[train]' ({error})") from error
+        from netoffload.lab.training.models.hdc import build_hdc
+
         layout = Layout(tuple(parameter.numel() for parameter in build_hdc(1).parameters()))
     else:
         try:

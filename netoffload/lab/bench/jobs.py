@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from netoffload.config import ENV_OFFLOAD, Offload, format_ms
 from netoffload.errors import UsageError
-from netoffload.lab.declared import Column, Finding, words
+from netoffload.lab.declared import Column, Finding, words, words_of
 
 if TYPE_CHECKING:
     from netoffload.lab.testbed import Testbed
@@ -142,6 +143,13 @@ def check_nodes(nodes: int) -> None:
     """Refuse a number of ranks, each on a node, that exchange nothing."""
     if nodes < 2:
         raise UsageError(f"{nodes} nodes exchange nothing: use at least 2")
+
+
+def rank_words(asked: Any, names: str) -> list[str]:
+    """Return settings as arguments of ranks, which have another working directory: a file's path is absolute."""
+    if (path := Path(asked.gradients)).exists():
+        asked = replace(asked, gradients=str(path.absolute()))
+    return words_of(asked, names)
 
 
 def record_of_ranks(kind: type[R], bed: Testbed, words: list[str], **how: Any) -> R:

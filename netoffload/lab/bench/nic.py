@@ -21,18 +21,17 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
 
 from netoffload.codec import get
+from netoffload.collectives.samples import gradients_from
 from netoffload.config import check_choice, format_rate, parse_rate_bps
 from netoffload.errors import NetOffloadError, RunError
 from netoffload.lab.bench import vpn_peers
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import PEERS_ALL, PEERS_NONE, NicBenchSettings, listed, parse_vector_octets
-from netoffload.lab.bench.vectors import gaussian, of_file
 from netoffload.lab.declared import Column, Finding, Progress, Table, words
 from netoffload.lab.results import Spread
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, nics, prepared_ranks
@@ -225,11 +224,7 @@ class NicBench:
         self._nic = NicSettings(asked.codec, asked.bound)
         self._rates_bps = tuple(map(parse_rate_bps, listed(asked.rates)))
         self._size_octets, floats = parse_vector_octets(asked.size), BLOCK_OCTETS // 4
-        self._values = (
-            gaussian(asked.gradients, floats, asked.seed)
-            if asked.gradients.startswith("gaussian:")
-            else of_file(Path(asked.gradients), floats)
-        )
+        self._values = gradients_from(asked.gradients, asked.seed)(0, floats)
         self.stages: list[Stage] = []
         """The finished stages; the first one is unshaped."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from netoffload import config
@@ -19,11 +19,11 @@ from netoffload.lab.bench.jobs import (
     OverlapRecord,
     OverlapResult,
     lacks_mpich,
+    rank_words,
     record_of_ranks,
 )
 from netoffload.lab.bench.settings import OverlapSettings, parse_vector_octets
-from netoffload.lab.bench.vectors import gradients_argument
-from netoffload.lab.declared import AllOrNothing, Progress, Table, mega, rates, words_of
+from netoffload.lab.declared import AllOrNothing, Progress, Table, mega, rates
 from netoffload.lab.models.cost.exchange import least_s
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
 
@@ -61,8 +61,7 @@ class Overlap(AllOrNothing[Findings]):
         if asked.compute_ms is not None and not 0 < asked.compute_ms < math.inf:
             raise UsageError(f"compute-ms {asked.compute_ms:g} is no time: leave it out, or give more than 0")
         gradients_from(asked.gradients, asked.seed)
-        of_ranks = replace(asked, gradients=gradients_argument(asked.gradients))
-        self._rank_arguments = words_of(of_ranks, OVERLAP_ARGUMENTS)
+        self._rank_arguments = rank_words(asked, OVERLAP_ARGUMENTS)
         communication_s = asked.buckets * least_s(asked.nodes, octets, rate_bps)
         computation_s = asked.buckets * (asked.compute_ms or 0) / 1e3
         per_round_s = SLOWEST_OVER_BOUND * communication_s + asked.nodes * computation_s  # ranks may share one core

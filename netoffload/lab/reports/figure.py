@@ -123,11 +123,9 @@ def draw_rows(rows: Rows, title: str, described: str, path: Path) -> None:
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Figure]:
     """Yield an empty figure, and write it to a file at the end."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("the figure needs matplotlib: pip install 'netoffload[report]'") from error
+    import matplotlib
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11, 6.2), dpi=160, facecolor="white")
         yield figure

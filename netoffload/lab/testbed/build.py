@@ -37,7 +37,7 @@ from netoffload import netlink
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, TAP_QUEUE_FRAMES, format_rate
 from netoffload.errors import SystemRefusedError, TestbedError, UsageError
 from netoffload.lab.testbed import nics
-from netoffload.lab.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_run
+from netoffload.lab.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_ready, read_run
 from netoffload.lab.testbed.plan import (
     GSO_FRAME_OCTETS_MAX,
     HOST_DEVICE,
@@ -126,9 +126,7 @@ class Testbed:
     @classmethod
     def attach(cls, run_id: str, progress: Progress | None = None) -> Testbed:
         """Return the testbed of a run that is up; leaving its context leaves it up."""
-        record = read_run(state_root() / run_id)
-        if record is None or not record.ready:
-            raise TestbedError(f"run {run_id} is not up: `netoffload status` lists those that are")
+        record = read_ready(state_root() / run_id)
         bed = cls(plan_of_run(record), progress=progress)
         bed.rate_bps_measured = record.rate_bps_measured
         bed._built = True

@@ -126,6 +126,14 @@ def read_run(state_dir: Path) -> RunRecord | None:
     )
 
 
+def read_ready(state_dir: Path) -> RunRecord:
+    """Read the journal of a run that is up; refuse any other."""
+    record = read_run(state_dir)
+    if record is None or not record.ready:
+        raise TestbedError(f"run {state_dir.name} is not up: `netoffload status` lists those that are")
+    return record
+
+
 def plan_of_run(record: RunRecord) -> Plan:
     """Return the plan that a run was built from."""
     return make_plan(settings_from_json(record.settings), record.run_id, record.state_dir.parent)

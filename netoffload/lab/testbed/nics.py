@@ -25,7 +25,7 @@ from typing import Any, Final
 from netoffload import log
 from netoffload.errors import TestbedError, UsageError
 from netoffload.lab.testbed import forks
-from netoffload.lab.testbed.journal import Journal, RunRecord, read_run
+from netoffload.lab.testbed.journal import Journal, RunRecord, read_ready, read_run
 from netoffload.lab.testbed.plan import NodePlan, Plan, nic_argv
 from netoffload.lab.testbed.processes import ProcessId, end, identify, is_alive
 from netoffload.wire.authentication import KEY_LEN
@@ -80,7 +80,7 @@ def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill
     if plan.settings.nic is None:
         raise UsageError(f"run {plan.run_id} has no NICs: it was built with --no-nic")
     with _alone(plan, progress), loading() as server, _loaded(server, 1) as conns:
-        old = _nics(_up(plan)).get(node.name)
+        old = _nics(read_ready(plan.state_dir)).get(node.name)
         # The new NIC's kernels are loaded: from here on nobody forwards, as briefly as possible.
         ended = [old] if old is not None and is_alive(old) else []
         end(ended, kill=kill)
@@ -96,17 +96,10 @@ def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill
     return Restart(node.name, ended[0].pid if ended else None, pid, gone_s)
 
 
-def _up(plan: Plan) -> RunRecord:
-    record = read_run(plan.state_dir)
-    if record is None or not record.ready:
-        raise TestbedError(f"run {plan.run_id} is not up: `netoffload status` lists those that are")
-    return record
-
-
 @contextlib.contextmanager
 def _alone(plan: Plan, progress: Callable[[str], None]) -> Iterator[None]:
     """Wait until no other process restarts a NIC of this run, and keep others from it."""
-    _up(plan)
+    read_ready(plan.state_dir)
     with (plan.state_dir / "restart.lock").open("w") as lock:  # closing it unlocks it
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,10 +122,7 @@ def pids(plan: Plan) -> list[int]:
 
 def check_alive(plan: Plan, nodes: Iterable[NodePlan]) -> None:
     """Refuse to start anything on nodes whose NIC has ended: their devices still exist, but carry nothing."""
-    record = read_run(plan.state_dir)
-    if record is None:
-        raise TestbedError(f"run {plan.run_id} is not up: `netoffload status` lists those that are")
-    known = states(record)
+    known = states(read_ready(plan.state_dir))
     for node in nodes:
         if node.name in known and not known[node.name]["alive"]:
             raise TestbedError(
