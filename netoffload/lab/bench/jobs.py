@@ -238,22 +238,28 @@ class OverlapRecord(JobRecord):
 
 @dataclass(frozen=True)
 class DdpResult(Finding):
-    """The result of the ranks of ``rank_ddp`` for one contender: the slowest rank's times and octets, per step.
+    """The result of the ranks of ``rank_ddp`` for one contender, per step; octets are those on all wires.
 
-    ``payload_ratio`` is as in ``ddp.Row``. ``accuracy`` is None for ranks that train alone.
+    ``compute_s`` is the step of its job in which nothing travels, ``times_s`` are the slowest rank's. ``ratio_to_fp16``
+    is octets of the fp16 hook over this one's. ``payload_ratio`` is octets of a plain ring over those that our hook
+    sent, without headers. None: not measured, or another hook.
     """
 
-    what: str
+    what: Annotated[str, words("what")]
+    s_per_iteration: Annotated[float, Column("step", ".1f", 1e-3)]
+    compute_s: Annotated[float, Column("compute", ".1f", 1e-3)]
+    communicate_s: Annotated[float, Column("communicate", ".1f", 1e-3)]
+    wire_bytes_per_iteration: Annotated[float, Column("wire MB", ".3g", 1e6)]
+    ratio_to_fp16: Annotated[float | None, Column("fp16 / wire", ".2f")]
+    payload_ratio: Annotated[float | None, Column("payload", ".2f")]
+    accuracy: Annotated[float, Column("accuracy", ".1f", 0.01)]
+    loss: Annotated[float, Column("loss", ".3f")]
     times_s: tuple[float, ...]
-    wire_octets: float
-    payload_ratio: float | None
-    accuracy: float | None
-    loss: float
 
 
 @dataclass(frozen=True)
 class DdpRecord(Finding):
-    """What ``rank_ddp`` leaves; the first result is that of :data:`ALONE`."""
+    """What ``rank_ddp`` leaves."""
 
     versions: dict[str, str]
     results: tuple[DdpResult, ...]
