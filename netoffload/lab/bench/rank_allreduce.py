@@ -47,7 +47,7 @@ from netoffload.lab.bench.jobs import ALLREDUCE_ARGUMENTS, WHATS, AllreduceRecor
 from netoffload.lab.bench.settings import AllreduceSettings
 from netoffload.lab.declared import Finding, Table, add_arguments
 from netoffload.lab.models.cost.exchange import least_s
-from netoffload.lab.testbed.meter import octets_on_wires
+from netoffload.lab.testbed.build import octets_on_wires
 from netoffload.lab.testbed.processes import process_cpu_s
 from netoffload.machine.environment import system_versions
 from netoffload_mpi import MPI, CompComm

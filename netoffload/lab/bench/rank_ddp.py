@@ -21,7 +21,7 @@ from netoffload.config import ENV_METER
 from netoffload.errors import ReplicaError, RunError
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpHook, DdpRecord, DdpResult
-from netoffload.lab.testbed.meter import octets_on_wires
+from netoffload.lab.testbed.build import octets_on_wires
 from netoffload.lab.training import ddp
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import Dataset, open_saved

@@ -20,6 +20,7 @@ the first round trips one of them starves. That would measure TCP, not the wire.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import secrets
@@ -28,13 +29,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from netoffload import netlink
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, TAP_QUEUE_FRAMES, format_rate
+from netoffload.control import ControlServer, request
 from netoffload.errors import SystemRefusedError, TestbedError, UsageError
 from netoffload.lab.testbed import nics
 from netoffload.lab.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_ready, read_run
@@ -419,6 +421,39 @@ def read_wires(record: RunRecord) -> dict[str, dict[str, int]]:
         return {}
     rows = map(asdict, counters)
     return {row.pop("name"): row for row in rows}
+
+
+def octets_on_wires(path: str) -> int:
+    """Return what all nodes have sent on their wires, by the meter at this socket."""
+    return sum(int(node["tx_octets"]) for node in request(path, "wires")["nodes"])
+
+
+@contextlib.contextmanager
+def metered(bed: Testbed) -> Iterator[Path]:
+    """Serve the wires' counters of a running testbed to programs on its nodes, which find it in ``$NETOFFLOAD_METER``.
+
+    Yields the path of the socket, in the run's state directory. It has one command::
+
+        {"command": "wires"}
+        {"ok": true, "nodes": [{"name": "n0", "address": "10.98.1.1", "tx_octets": ..., "tx_frames": ...,
+                                "rx_octets": ..., "rx_frames": ..., "nic_control": PATH or null}, ...]}
+    """
+
+    def wires(_asked: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "nodes": [
+                {
+                    **asdict(counted),
+                    "address": node.address,
+                    "nic_control": None if node.control_path is None else str(node.control_path),
+                }
+                for node, counted in zip(bed.plan.nodes, bed.wire_counters(), strict=True)
+            ]
+        }
+
+    path = bed.plan.state_dir / f"meter-{secrets.token_hex(4)}.sock"
+    with ControlServer(path, {"wires": wires}):
+        yield path
 
 
 def _shape(namespace: Namespace, device: str, shape: Shape | None) -> None:

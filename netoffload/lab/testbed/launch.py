@@ -56,9 +56,8 @@ from typing import Final
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, check_choice, chosen_offload
 from netoffload.errors import RunError, SystemRefusedError, TestbedError, UsageError
 from netoffload.lab.testbed import nics
-from netoffload.lab.testbed.build import Testbed
+from netoffload.lab.testbed.build import Testbed, metered
 from netoffload.lab.testbed.forks import RANK_ENV, python_argv
-from netoffload.lab.testbed.meter import metered
 from netoffload.lab.testbed.plan import NodePlan
 from netoffload.lab.testbed.processes import guarded
 
