@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -113,7 +114,8 @@ def check_answer(comm: CompComm, what: str, call: Reduce, count: int, draw: Draw
     is_modelled = what.endswith("_comp")
     precision = comm.precision() if is_modelled else None
     max_error = 0.0
-    for make in (_whole_numbers_of(seed), draw) if is_modelled else (_whole_numbers_of(seed),):
+    exact = functools.partial(whole_numbers, seed=seed)
+    for make in (exact, draw) if is_modelled else (exact,):
         values = make(comm.rank, count)
         call(values)
         verdict = None
@@ -127,10 +129,6 @@ def check_answer(comm: CompComm, what: str, call: Reduce, count: int, draw: Draw
         if verdict is not None:
             raise ReplicaError(f"{what}: {verdict}")
     return max_error
-
-
-def _whole_numbers_of(seed: int) -> Draw:
-    return lambda rank, count: whole_numbers(rank, count, seed)
 
 
 def _round_trip(quantise: Quantise) -> RoundTrip:

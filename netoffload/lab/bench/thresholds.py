@@ -6,8 +6,9 @@ threshold sends least among those whose accuracy is as good as the highest one.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Final
 
@@ -46,21 +47,16 @@ def search(
     *,
     methods: Sequence[str] = METHODS,
     grid: Sequence[float] = GRID,
-    on_trial: Callable[[Trial], None] = lambda _trial: None,
-) -> list[Trial]:
+) -> Iterator[Trial]:
     """Train with every threshold of every method, which replaces that of ``settings``."""
-    trials = []
-    for method in methods:
-        for threshold in grid:
-            run = replace(settings, method=f"{method}:threshold={threshold:g}")
-            try:
-                learned = inprocess.train(run, dataset)
-                trial = Trial(method, threshold, learned.accuracy, learned.final_loss, learned.efficiency)
-            except UsageError:  # the run diverged: compressors refuse values that are not finite
-                trial = Trial(method, threshold, 0.0, None, 0.0)
-            trials.append(trial)
-            on_trial(trial)
-    return trials
+    for method, threshold in itertools.product(methods, grid):
+        run = replace(settings, method=f"{method}:threshold={threshold:g}")
+        try:
+            learned = inprocess.train(run, dataset)
+        except UsageError:  # the run diverged: compressors refuse values that are not finite
+            yield Trial(method, threshold, 0.0, None, 0.0)
+        else:
+            yield Trial(method, threshold, learned.accuracy, learned.final_loss, learned.efficiency)
 
 
 def best(trials: Sequence[Trial]) -> Trial:
@@ -104,12 +100,9 @@ class Thresholds(AllOrNothing[Findings]):
         trials: list[Trial] = []
         total = len(METHODS) * len(self._grid)
         progress(f"trying {total} thresholds")
-
-        def on_trial(trial: Trial) -> None:
+        for trial in search(self._settings, self._dataset, grid=self._grid):
             trials.append(trial)
             progress(f"{trial.method}, threshold {trial.threshold:g}", len(trials) / total)
-
-        search(self._settings, self._dataset, grid=self._grid, on_trial=on_trial)
         resolved = asdict(self._settings.resolved())
         self.found = Findings(
             configuration={key: value for key, value in resolved.items() if key not in ("method", "data_dir")},
