@@ -103,6 +103,8 @@ def test_a_peer_carries_a_stream(plain_bed: Testbed, payload: Payload, name: str
     if reason := missing(PEERS[name]):
         pytest.skip(reason)
     with tunnel(plain_bed, PEERS[name]) as there:
-        result = run_stream(plain_bed, payload, OCTETS, tagged=False, address=there.address, carriers=there.pids)
+        result = run_stream(
+            plain_bed, payload, OCTETS, tagged=False, address=PEERS[name].address(1), carriers=there.pids
+        )
         assert checked(result).wire_octets > OCTETS / 2
     assert not any(Path("/proc", str(pid)).exists() for pid in there.pids)

@@ -387,7 +387,7 @@ def _through_peer(
 
     def turn(number: int) -> StreamResult:
         assert tunnel is not None  # else it has failed, and takes no turn
-        octets, address, pids = octets_of(number), tunnel.address, tunnel.pids
+        octets, address, pids = octets_of(number), peer.address(1), tunnel.pids
         try:
             return checked(run_stream(bed, stage.payload, octets, tagged=False, address=address, carriers=pids))
         except RunError as error:

@@ -12,7 +12,7 @@ import contextlib
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,9 +50,8 @@ class Peer:
         if (path := find_program(self.program)) is None:
             return "missing"
         try:
-            asked = subprocess.run(
-                [path, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=VERSION_TIMEOUT_S
-            )
+            words, quiet = [path, "--version"], subprocess.DEVNULL
+            asked = subprocess.run(words, capture_output=True, stdin=quiet, timeout=VERSION_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired):
             return "unknown"
         found = re.search(r"\d+\.[\dX]+(?:\.\d+)?", (asked.stdout + asked.stderr).decode(errors="replace"))
@@ -82,29 +81,34 @@ PEERS: Final = {
 
 def missing(peer: Peer) -> str | None:
     """Return what to install for this peer, or None if it is installed."""
-    return (
-        None
-        if find_program(peer.program) is not None
-        else f"{peer.program} is not installed: install the package {PACKAGE}"
-    )
+    if find_program(peer.program) is not None:
+        return None
+    return f"{peer.program} is not installed: install the package {PACKAGE}"
 
 
+@dataclass(frozen=True)
 class Tunnel:
-    """A running tunnel: n1's address in it, and the pids of both ends."""
+    """A running tunnel: its ends by node, and the folder of their logs."""
 
-    def __init__(self, peer: Peer, folder: Path, ends: dict[int, subprocess.Popen[bytes]]) -> None:
-        """Describe the processes ``ends``, by node; ``folder`` holds their logs."""
-        self.address = peer.address(1)
-        self.pids = [process.pid for process in ends.values()]
-        self._folder = folder
-        self._ends = ends
+    peer: Peer
+    folder: Path
+    ends: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def pids(self) -> list[int]:
+        """The pids of both ends."""
+        return [process.pid for process in self.ends.values()]
+
+    def log(self, own: int) -> Path:
+        """Return the log of a node's end."""
+        return self.folder / f"log{own}"
 
     def state(self) -> str:
         """Say whether both ends run and what they said last."""
         said = []
-        for own, process in sorted(self._ends.items()):
+        for own, process in sorted(self.ends.items()):
             runs = "runs" if process.poll() is None else f"ended with {process.returncode}"
-            lines = _log_path(self._folder, own).read_text(errors="replace").strip().splitlines()
+            lines = self.log(own).read_text(errors="replace").strip().splitlines()
             said.append(f"n{own} {runs}" + (f", {lines[-1].strip()!r}" if lines else ""))
         return "; ".join(said)
 
@@ -115,18 +119,14 @@ def tunnel(bed: Testbed, peer: Peer) -> Iterator[Tunnel]:
 
     The caller finds out whether the tunnel comes up: ends that cannot reach each other go on trying.
     """
-    folder, running = bed.make_scratch(), dict[int, subprocess.Popen[bytes]]()
+    made = Tunnel(peer, bed.make_scratch())
     try:
         for own in (1, 0):
-            with _log_path(folder, own).open("wb") as log:
+            with made.log(own).open("wb") as log:
                 how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-                running[own] = bed.popen(own, peer.argv(bed, own), **how, start_new_session=True)
-        yield Tunnel(peer, folder, running)
+                made.ends[own] = bed.popen(own, peer.argv(bed, own), **how, start_new_session=True)
+        yield made
     finally:
-        end(identity for process in running.values() if (identity := identify(process.pid)) is not None)
-        for process in running.values():
+        end(identity for pid in made.pids if (identity := identify(pid)) is not None)
+        for process in made.ends.values():
             process.wait()
-
-
-def _log_path(folder: Path, own: int) -> Path:
-    return folder / f"log{own}"
