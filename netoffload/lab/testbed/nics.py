@@ -85,12 +85,6 @@ def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill
         ended = [old] if old is not None and is_alive(old) else []
         end(ended, kill=kill)
         since_s = time.monotonic()
-        line = log.line(plan.settings.nic.log_format, "restarted", "this NIC is started again")
-        try:
-            with _log_path(node).open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise TestbedError(f"cannot write {node.log_path}: {error.strerror}") from error
         [pid] = _start_all(conns, plan, [node], Journal(plan.state_dir))
         gone_s = time.monotonic() - since_s
     return Restart(node.name, ended[0].pid if ended else None, pid, gone_s)
@@ -149,7 +143,9 @@ def _loaded(server: str, count: int) -> Iterator[list[socket.socket]]:
 
 def _start_all(conns: Sequence[socket.socket], plan: Plan, nodes: Sequence[NodePlan], journal: Journal) -> list[int]:
     """Return the pids of NICs when all of them forward; if one fails, none is left."""
+    assert plan.settings.nic is not None
     name, _, value = plan.mark.partition("=")
+    separator = log.line(plan.settings.nic.log_format, "restarted", "this NIC is started again").encode() + b"\n"
     started: list[ProcessId] = []
     pids: list[int] = []
     readers: list[int] = []
@@ -159,7 +155,9 @@ def _start_all(conns: Sequence[socket.socket], plan: Plan, nodes: Sequence[NodeP
                 reader, writer = os.pipe()
                 stack.callback(os.close, reader)
                 readers.append(reader)
-                with open(os.devnull, "rb") as nothing, open(_log_path(node), "ab") as log_file:
+                with open(os.devnull, "rb") as nothing, open(_log_path(node), "ab", buffering=0) as log_file:
+                    if log_file.tell():  # the output of the NIC that ran before
+                        log_file.write(separator)
                     argv = ["-m", "netoffload_daemon", *nic_argv(plan, node, writer)]
                     fds = nothing.fileno(), log_file.fileno(), log_file.fileno()
                     try:

@@ -173,8 +173,7 @@ def _open_pidfd(process: ProcessId) -> int | None:
 
 def _wait(pidfds: set[int], timeout_s: float) -> set[int]:
     """Wait until the processes are gone (their pidfds become readable) and return those that remain."""
-    left = set(pidfds)
-    deadline = time.monotonic() + timeout_s
+    left, deadline = set(pidfds), time.monotonic() + timeout_s
     poller = select.poll()
     for pidfd in left:
         poller.register(pidfd, select.POLLIN)
