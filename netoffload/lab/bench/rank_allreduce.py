@@ -43,7 +43,6 @@ from netoffload.config import (
 )
 from netoffload.control import request
 from netoffload.errors import ReplicaError, UsageError
-from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.jobs import ALLREDUCE_ARGUMENTS, WHATS, AllreduceRecord, AllreduceResult
 from netoffload.lab.bench.settings import AllreduceSettings
 from netoffload.lab.declared import Finding, Table, add_arguments
@@ -172,7 +171,7 @@ def measure(comm: CompComm, what: str, call: Reduce, size_octets: int, options: 
     call(values)
     in_a_row = IN_A_ROW if is_short(count, comm.size) else 1
 
-    def turn(_number: int) -> tuple[float, float]:
+    def sample() -> tuple[float, float]:
         np.copyto(values, gradient)
         barrier(exchange)
         start_s, cpu_before_s = time.perf_counter(), time.process_time()
@@ -182,14 +181,13 @@ def measure(comm: CompComm, what: str, call: Reduce, size_octets: int, options: 
             call(values)
         return (time.perf_counter() - start_s) / in_a_row, (time.process_time() - cpu_before_s) / in_a_row
 
-    contender = Contender(what, turn)
     before = _readings(comm)
-    take_turns([contender], options.repeat)
+    times_s, cpu_s = zip(*(sample() for _ in range(options.repeat)), strict=True)
     barrier(exchange)
     calls, after = options.repeat * in_a_row, _readings(comm)
     per_call = {name: (value - before.get(name, 0.0)) / calls for name, value in after.items()}
-    slowest = [max(times) for times in zip(*comm.allgather([wall_s for wall_s, _ in contender.samples]), strict=True)]
-    ranks_s = sum(comm.allgather(sum(cpu_s for _, cpu_s in contender.samples))) / options.repeat
+    slowest = [max(times) for times in zip(*comm.allgather(times_s), strict=True)]
+    ranks_s = sum(comm.allgather(sum(cpu_s))) / options.repeat
     octets: float | None = comm.bcast(per_call.pop(WIRE, None))
     of_nics = comm.allgather(per_call or None)
     nic = None if None in of_nics else {name: sum(one.get(name, 0.0) for one in of_nics) for name in of_nics[0]}
