@@ -86,9 +86,7 @@ def print_summary(summary: Summary, *, as_json: bool) -> None:
 
     if as_json:
         print(json.dumps(summary.to_json(), indent=2))
-        return
-    table, described = reports.table_of(summary), reports.describe_run(summary)
-    if len(summary.bars) > reports.WIDEST:
-        console.print(f"{described}\n\n{table.text()}\n", soft_wrap=True, highlight=False, markup=False)
-        return
-    console.print(drawn(table), Text(described))
+    elif len(summary.bars) > reports.WIDEST:
+        console.print(reports.table_text(summary), soft_wrap=True, highlight=False, markup=False)
+    else:
+        console.print(drawn(reports.table_of(summary)), Text(reports.describe_run(summary)))

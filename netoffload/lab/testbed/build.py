@@ -88,8 +88,6 @@ TCP's shortest retransmission time-out, 200 ms, on a slow link, and would have t
 BUFFER_OCTETS_MIN: Final = 8 * 1024
 POLL_S: Final = 5e-3
 
-Progress = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class WireCounters:
@@ -110,7 +108,7 @@ class Testbed:
 
     __test__ = False  # the name starts with "Test", but this is no test class
 
-    def __init__(self, plan: Plan, *, check_rate: bool = True, progress: Progress | None = None) -> None:
+    def __init__(self, plan: Plan, *, check_rate: bool = True, progress: Callable[[str], None] | None = None) -> None:
         """Prepare to build ``plan``; nothing is made before the context is entered.
 
         With ``check_rate`` the achieved rate is probed (under a second), and refused if it is off by more than 5 %.
@@ -119,14 +117,14 @@ class Testbed:
         self.plan = plan
         self.rate_bps_measured: float | None = None
         self._check_rate = check_rate
-        self._progress: Progress = progress or (lambda _phrase: None)
+        self._progress: Callable[[str], None] = progress or (lambda _phrase: None)
         self._undone_on_exit = True
         self._built = False
         self._namespaces: dict[str, Namespace] = {}
         self._lock = threading.Lock()
 
     @classmethod
-    def attach(cls, run_id: str, progress: Progress | None = None) -> Testbed:
+    def attach(cls, run_id: str, progress: Callable[[str], None] | None = None) -> Testbed:
         """Return the testbed of a run that is up; leaving its context leaves it up."""
         record = read_ready(state_root() / run_id)
         bed = cls(plan_of_run(record), progress=progress)
