@@ -94,7 +94,6 @@ HOMES = {
 MAX_PARAMETERS = 8
 
 MANY_PARAMETERS = {
-    "launch.run_ranks",
     "lifecycle.__init__",
 }
 """Functions that have more; a comment on each says why. A command's parameters are its options."""

@@ -170,7 +170,6 @@ OnLines = Callable[[int, bytes], None]
 """Called with a rank (or ``LAUNCHER``) and its whole lines, from the thread that reads the pipes."""
 
 
-# Nine parameters: six have defaults, like those of subprocess.run, and few calls name more than two.
 def run_ranks(
     bed: Testbed,
     node_indices: Sequence[int],
@@ -178,12 +177,11 @@ def run_ranks(
     *,
     env: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S_DEFAULT,
-    capture_stdout: bool = False,
     on_stdout: OnLines | None = None,
     on_stderr: OnLines | None = None,
     mpi: str = "mpich",
-) -> str:
-    """Run a program as one rank per listed node; when all ranks have ended well, return the output that was captured.
+) -> None:
+    """Run a program as one rank per listed node and return when all ranks have ended well.
 
     Args:
         bed: a running testbed; a meter is served for as long as the ranks run.
@@ -206,9 +204,6 @@ def run_ranks(
     nics.check_alive(bed.plan, [bed.plan.nodes[index] for index in node_indices])
     program = " ".join(shlex.join(argv).split())[:PROGRAM_CHARACTERS]  # an error is one line
     launch_id = secrets.token_hex(8)
-    captured: list[bytes] = []
-    if capture_stdout:
-        on_stdout = lambda _rank, lines: captured.append(lines)  # noqa: E731
     nodes, ours = [bed.plan.nodes[index] for index in node_indices], bed.node_env(bed.plan.nodes[0])
     for name in (ENV_ADDRESS, ENV_CONTROL):  # these differ from rank to rank
         ours.pop(name, None)
@@ -230,7 +225,6 @@ def run_ranks(
         merged |= {ENV_METER: str(meter), ENV_LAUNCH: launch_id}
         merged["TMPDIR"] = str(bed.make_scratch())  # launchers leave files there when they are ended
         carry_out(launch, merged, output, len(node_indices), program, timeout_s)
-    return b"".join(captured).decode(errors="replace")
 
 
 def carry_out(
