@@ -9,7 +9,7 @@ served at a time. A connection that sends no whole request for :data:`IDLE_TIMEO
 not use up a NIC's threads. A line that is not a request gets one line with the error, and the server goes on.
 
 :func:`request` is the client, :class:`ControlServer` the server; :class:`ConnectionServer` serves Prometheus too. The
-modules that answer define the commands (``netoffload_daemon.control``, ``netoffload.lab.testbed.meter``).
+modules that answer define the commands (``netoffload_daemon.control``, ``netoffload.lab.testbed.build``).
 """
 
 from __future__ import annotations

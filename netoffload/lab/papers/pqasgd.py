@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload.compressors import Layout, registry
-from netoffload.lab.bench.compressor_quality import quality
+from netoffload.lab.bench.compressors import quality
 from netoffload.lab.papers.claim import Standing, holds, not_here, scaled
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, bound
 from netoffload.lab.papers.runs import curve, on_links, settings_of
