@@ -7,7 +7,7 @@ import dataclasses
 import os
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from netoffload.config import INLINE_BOUND_K, INLINE_CODEC, Offload, chosen_offload, parse_size_octets
 from netoffload.errors import CollectiveError, MalformedError, UsageError
@@ -73,6 +73,8 @@ class Options:
     min_octets: int = MIN_OCTETS
     timeout_s: float = TIMEOUT_S_DEFAULT
     late_s: float = LATE_S_DEFAULT
+
+    _timeout: ClassVar[None] = None  # torch's ``init_device_mesh`` reads it of options in ``backend_override``
 
     def __post_init__(self) -> None:
         """Refuse impossible options before a rank waits for the others."""

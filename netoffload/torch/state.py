@@ -65,6 +65,8 @@ class CompressionState:
     _cut: list[Bucket]
     _step: int = 0
     _octets: int = 0
+    _divisor: int | None = None
+    """Divides sums; None: the number of ranks does."""
     _exact: frozenset[int] = frozenset()
     _restored: Memory | None = None
     """The loaded state, until all layers are known."""
@@ -117,7 +119,7 @@ class CompressionState:
             if isinstance(staged, StagedSparse):
                 staged.average(allgather_payloads(plane.exchange, staged.payload()))
                 return
-            values, size = staged.values(), plane.exchange.size
+            values, size = staged.values(), self._divisor or plane.exchange.size
             if reducer is None or values.dtype != np.float32:
                 RingReducer(parse("inc", batch=1), Member(plane.exchange)).reduce(values)
                 np.divide(values, np.float32(size), out=values)
@@ -150,7 +152,8 @@ class CompressionState:
             plane, options, layout = self.connected().plane, self.options, self.layers.layout
             codec = plane.precision.codec if plane.precision else ""
             spec = options.spec() if plane.precision or options.compressor else parse("inc", batch=1)
-            member = Member(plane.exchange, plane.quantise, layout, options.seed, options.error_feedback)
+            feeds, owners = options.error_feedback, self.layers.owners
+            member = Member(plane.exchange, plane.quantise, layout, options.seed, feeds, owners=owners)
             restored, here = self._restored, [plane.exchange.rank, plane.exchange.size]
             if restored is not None and [restored["rank"], restored["size"]] != here:
                 raise UsageError(
