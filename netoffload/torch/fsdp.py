@@ -137,6 +137,8 @@ class ShardedState(CompressionState):
         super().__init__(group, named_parameters=(), **options)
         self.layers, self.ranks = shards, dist.get_process_group_ranks(group)
         self.declared.update(door=DOOR)
+        if self.first is not None:
+            self.first.reason = "FSDP2 reduced nothing: it shards over one rank, or no backward pass has gradient sync"
         self._came: set[Unit] = set()
         self._odd: set[Unit] = set()
 

@@ -12,10 +12,12 @@ import torch
 import torch.distributed as dist
 
 from netoffload.collectives import allgather_payloads
+from netoffload.config import Offload
 from netoffload.errors import UsageError
 from netoffload.methods import Bucket, Member, Memory, Selection, SelectiveReducer, parse
 from netoffload.methods.floats import RingReducer, ring_octets
 from netoffload.methods.scales import auto_rms
+from netoffload.torch.first_gradient import FirstGradient
 from netoffload.torch.layers import Layers
 from netoffload.torch.options import Options
 from netoffload.torch.ranks import connect
@@ -65,6 +67,8 @@ class CompressionState:
     _cut: list[Bucket]
     _step: int = 0
     _octets: int = 0
+    first: FirstGradient | None = None
+    """What this state waits for; None: it came, or nothing is to be compressed."""
     _divisor: int | None = None
     """Divides sums; None: the number of ranks does."""
     _exact: frozenset[int] = frozenset()
@@ -81,6 +85,8 @@ class CompressionState:
         if "min_octets" in options:
             raise UsageError("min_octets is an option of the backend: exact_below leaves small parameters exact here")
         self._begin(group, Layers(named_parameters), Options(**options))
+        if self.options.compressor is not None or self.options.settings().offload is not Offload.OFF:
+            self.first = FirstGradient(require=self.options.require)
         if self.options.needs_names and not self.layers.are_named:
             raise UsageError("exact_names, exact_last and start_step=0 need named_parameters=model.named_parameters()")
 
@@ -132,6 +138,9 @@ class CompressionState:
         """Count a bucket of gradients of ``octets`` as float32; the last one of a step counts the step."""
         self._octets += octets
         self._step += is_last
+        if self.first is not None:
+            self.first.came()
+            self.first = None
 
     def connected(self) -> Calls[DataPlane]:
         """Return the connections; the first call makes them, and is collective."""
