@@ -21,8 +21,8 @@ Replicas stay bit-identical: every rank adds the same octets in the same order, 
 rank dies, all others raise an error that names it.
 
 Files: ``options`` (how gradients travel), ``ranks`` (how ranks find each other), ``staging`` (tensors to float32 on the
-host and back), ``layers`` (a model's parameters by index), ``state`` (what (a), (c), (d) and (e) share), ``first_gradient`` (a hook that never ran), ``hook``,
-``optimizer``, ``periodic``, ``fsdp``; ``backend*`` (the backend).
+host and back), ``layers`` (a model's parameters by index), ``state`` (what (a), (c), (d) and (e) share),
+``first_gradient`` (a hook that never ran), ``hook``, ``optimizer``, ``periodic``, ``fsdp``; ``backend*`` (the backend).
 """
 
 from netoffload.methods import Outer
