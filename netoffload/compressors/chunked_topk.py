@@ -109,7 +109,7 @@ class ChunkedTopK(Compressor):
         _PARAMETERS.pack_into(payload.data, HEADER_OCTETS, self.k, self.chunk)
         levels = np.empty(2 * groups.sent.size, np.float32)
         places = np.empty(int(groups.sent.max(initial=0)), np.uint32)
-        encode_groups(values, values.view(np.uint32), *groups, places, levels, payload[streams_at:])
+        encode_groups(values, values.view(np.uint32), groups, places, levels, payload[streams_at:])
         halves = np.empty(levels.size, np.uint16)
         encode_bf16(np.minimum(levels, LARGEST_BF16).view(np.uint32), halves)
         payload[ahead:streams_at] = halves.view(np.uint8)
@@ -127,7 +127,7 @@ class ChunkedTopK(Compressor):
             raise CodecError("payload has a level that is negative or not finite, or that is above the higher one")
         levels, values = np.empty(halves.size, np.float32), np.zeros(layout.count, np.float32)
         decode_bf16(halves, levels.view(np.uint32))
-        if not decode_groups(padded(body[streams_at:]), *groups, levels, values):
+        if not decode_groups(padded(body[streams_at:]), groups, levels, values):
             raise CodecError("payload has places that do not ascend or lie outside their chunk, or bits behind its end")
         return values
 
@@ -173,10 +173,7 @@ def _choose(words: Uint32Array, sent: int, places: Uint32Array) -> None:
 def encode_groups(
     values: Float32Array,
     words: Uint32Array,
-    bounds: Int64Array,
-    sent: Int64Array,
-    widths: Int64Array,
-    streams: Int64Array,
+    groups: Groups,
     places: Uint32Array,
     levels: Float32Array,
     target: Uint8Array,
@@ -185,15 +182,15 @@ def encode_groups(
 
     ``words`` are the bits of the values. ``places``, as many as the most that a group sends, is scratch.
     """
-    for group in range(sent.size):
-        first, count, width = bounds[group], sent[group], widths[group]
-        _choose(words[first : bounds[group + 1]], count, places)
+    for group in range(groups.sent.size):
+        first, count, width = groups.bounds[group], groups.sent[group], groups.widths[group]
+        _choose(words[first : groups.bounds[group + 1]], count, places)
         total = 0.0
         for i in range(count):
             total += abs(values[first + places[i]])
         mean = np.float32(total / count)
         low, high, highs = 0.0, 0.0, 0
-        code_at = 8 * streams[group]
+        code_at = 8 * groups.streams[group]
         place_at = code_at + 2 * count
         step_at = place_at + width * count
         for i in range(count):
@@ -216,28 +213,25 @@ def encode_groups(
 @kernel
 def decode_groups(
     stream: Uint8Array,
-    bounds: Int64Array,
-    sent: Int64Array,
-    widths: Int64Array,
-    streams: Int64Array,
+    groups: Groups,
     levels: Float32Array,
     values: Float32Array,
 ) -> bool:
     """Write the values that are sent, and return whether an encoder can have made the streams; SLACK follows them."""
-    for group in range(sent.size):
-        first, count, width = bounds[group], sent[group], widths[group]
-        code_at = 8 * streams[group]
+    for group in range(groups.sent.size):
+        first, count, width = groups.bounds[group], groups.sent[group], groups.widths[group]
+        code_at = 8 * groups.streams[group]
         place_at = code_at + 2 * count
         step_at = place_at + width * count
         found, last = 0, -1
-        for at in range(8 * streams[group + 1] - step_at):
+        for at in range(8 * groups.streams[group + 1] - step_at):
             if (whole(stream[(step_at + at) >> 3]) >> ((step_at + at) & 7)) & 1:
                 if found == count:
                     return False
                 low_at, bits_at = place_at + width * found, code_at + 2 * found
                 low = (load_u32(stream, low_at >> 3) >> (low_at & 7)) & ((1 << width) - 1)
                 place = (at - found) << width | low
-                if place <= last or place >= bounds[group + 1] - first:
+                if place <= last or place >= groups.bounds[group + 1] - first:
                     return False
                 code = (whole(stream[bits_at >> 3]) >> (bits_at & 7)) & 3
                 level = levels[2 * group + (code >> 1)]
