@@ -20,7 +20,7 @@ from netoffload.netlink.redirect import has_clsact, remove_link
 from netoffload.nic_options import NicProcess
 from netoffload.wire.vnet import Vnet, emit_vnet
 from netoffload_daemon.bypass import KernelBypass
-from tests.shared.beds import built, counters, grown
+from tests.shared.beds import built, counters, grown, nic_command
 from tests.shared.commands import running_nic
 from tests.shared.transfers import transfer
 from tests.soak import add_ipv6, kill_nic
@@ -143,7 +143,7 @@ def echoes(bed: Testbed, address: str, count: int) -> str:
 @contextlib.contextmanager
 def forwarding(words: list[str]) -> Iterator[None]:
     """Run a NIC of its own while the body runs; it ends well."""
-    with running_nic(words) as nic:
+    with running_nic(words, command=nic_command()) as nic:
         yield
         nic.terminate()
         assert nic.wait(timeout=10) == 0

@@ -23,7 +23,7 @@ from tests.netns.programs.foreign_streams import Stream, writes_of
 from tests.soak import nft_path, run_nft
 
 TAGGED: Final = TOS_COMPRESS
-TIMEOUT_S: Final = 20.0
+TIMEOUT_S: Final = 60.0
 
 POLICY: Final = """
 add table inet marking
