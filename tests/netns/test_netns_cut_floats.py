@@ -89,10 +89,11 @@ def transfer(
     while sum(writes) < octets:
         size = draw.randint(1, 7) if draw.random() < 0.6 else draw.choice(large)
         writes.append(min(size, octets - sum(writes)))
-    with connected(bed, next(PORTS), (tos, tos)) as ends:
+    with connected(bed, next(PORTS), (tos, tos)) as (near, far):
+        ends = (far, near) if is_back else (near, far)
         for sock in ends:
             sock.setblocking(False)
-        yield Transfer(*ends[:: -1 if is_back else 1], gradient(octets // 4, seed).tobytes(), writes, pause_s)
+        yield Transfer(*ends, gradient(octets // 4, seed).tobytes(), writes, pause_s)
 
 
 async def carry_all(transfers: Sequence[Transfer], limit_s: float) -> None:
