@@ -33,21 +33,25 @@ class Launcher:
     """Starts modules of ``tests/torch``."""
 
     def __init__(self, server: dict[str, str]) -> None:
-        self._env = {**os.environ, **ENV, **server}
+        self.env = {**os.environ, **ENV, **server}
         self._python = [sys.executable]
         if server:
             from netoffload.lab.testbed.forks import python_argv
 
-            self._python = python_argv(LOADED, self._env)
+            self._python = python_argv(LOADED, self.env)
+
+    def argv(self, program: str, *words: object) -> list[str]:
+        """Return the command that starts a program."""
+        return [*self._python, "-m", f"tests.torch.{program}", *map(str, words)]
 
     def run(self, program: str, *words: object, timeout_s: float = LIMIT_S) -> Done:
         """Run a program to its end."""
-        return self._run([*self._python, "-m", f"tests.torch.{program}", *map(str, words)], timeout_s)
+        return self._run(self.argv(program, *words), timeout_s)
 
     def torchrun(self, options: list[str], program: str, *words: object, timeout_s: float = LIMIT_S) -> Done:
         """Run a program as two ranks of torchrun."""
         launch = [*self._python, "-m", "torch.distributed.run", "--nproc-per-node", "2", *options, "--no-python"]
-        return self._run([*launch, *self._python, "-m", f"tests.torch.{program}", *map(str, words)], timeout_s)
+        return self._run([*launch, *self.argv(program, *words)], timeout_s)
 
     def by_rank(self, program: str, *words: object) -> dict[int, Any]:
         """Return what a program printed by ``print_ranks``."""
@@ -57,7 +61,7 @@ class Launcher:
 
     def _run(self, argv: list[str], timeout_s: float) -> Done:
         try:
-            return subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False, env=self._env)
+            return subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False, env=self.env)
         except subprocess.TimeoutExpired as error:
             pytest.fail(f"{error}: {bytes(error.stderr or b'').decode()}")
 

@@ -1,10 +1,7 @@
 """The packages for torch on real ranks: replicas agree and resumed runs go on to the bit; errors name the lost rank."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,24 +151,14 @@ def test_ranks_of_every_launcher_get_the_environment_of_torch(said: dict[str, st
 
 
 @pytest.mark.slow
-def test_the_examples_run_under_torchrun_without_rights() -> None:
+def test_the_examples_run_under_torchrun_without_rights(launcher: Launcher) -> None:
     lines = [
         f"{EXAMPLES}/ddp.py --steps 50 --offload inline",
         f"{EXAMPLES}/optimizer.py --steps 50 --compressor 8bit-dynamic",
         f"{EXAMPLES}/periodic.py --steps 50 --method pqasgd --outer",
         f"{EXAMPLES}/backend.py --steps 3",
     ]
-    # What root may do beside reading its own files is taken away, where there is something to take.
-    rights = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"] if os.geteuid() == 0 else []
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*rights, *torchrun, str(PROGRAM), *lines],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    done = launcher.torchrun(["--standalone"], "programs.all_examples", *lines)
     assert done.returncode == 0, done.stderr[-4000:]
     ratios = [float(found) for found in re.findall(r"accuracy .* ratio ([\d.]+)$", done.stdout, re.MULTILINE)]
     assert len(ratios) == len(lines) - 1
