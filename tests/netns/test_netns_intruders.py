@@ -57,7 +57,7 @@ STREAM = FlowOptions(
     connector=0,
     directions=(Direction(octets=1 << 40, rate_octets_per_s=2e6), Direction(octets=0)),
 )
-SEGMENT_OCTETS = 2_000_000
+SEGMENT_OCTETS = 500_000
 """What a flow must carry between two looks at it."""
 
 SEND_DATAGRAMS = str(Path(__file__).with_name("programs") / "send_datagrams.py")

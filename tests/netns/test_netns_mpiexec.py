@@ -18,6 +18,7 @@ import pytest
 from netoffload.lab.testbed import Testbed
 from netoffload.lab.testbed.launch import OPENMPI_ENV, find_mpiexec, find_openmpi
 from tests.shared.beds import counters
+from tests.shared.quick_cases import by_day
 
 pytestmark = pytest.mark.mpi
 
@@ -113,7 +114,7 @@ SLURM = {
 }
 
 
-@pytest.mark.parametrize("hosts_from", ["host file", "Slurm"])
+@pytest.mark.parametrize("hosts_from", by_day(["host file", "Slurm"], ["Slurm"]))
 def test_mpich_reaches_the_nodes_through_ssh(nic_bed: Testbed, tmp_path: Path, hosts_from: str) -> None:
     launcher = find_mpiexec()
     if launcher is None:
