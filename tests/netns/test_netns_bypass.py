@@ -23,7 +23,7 @@ from netoffload_daemon.bypass import KernelBypass
 from tests.shared.beds import built, counters, grown, nic_command
 from tests.shared.commands import running_nic
 from tests.shared.transfers import transfer
-from tests.soak import add_ipv6, kill_nic
+from tests.soak.events import add_ipv6, kill_nic
 
 OCTETS = 20_000_000
 RATE_BPS = 200_000_000

@@ -19,12 +19,11 @@ from netoffload.devices.netns import in_netns
 from netoffload.engine.flows import SLOTS
 from netoffload.lab.testbed import Testbed
 from netoffload.netlink import netns_path
-from tests.netns.programs.both_ways import TAGGED, connected, mark
-from tests.netns.programs.intruder import exchange
+from tests.netns.programs.both_ways import TAGGED, connected, exchange, mark
 from tests.netns.programs.third_host import HOST_ADDRESS, SILENT_ADDRESS, third_host
 from tests.shared.beds import built
 from tests.shared.quick_cases import NIGHT
-from tests.soak import nft_path, run_nft
+from tests.soak.damage import nft_path, run_nft
 
 pytestmark = pytest.mark.skipif(nft_path() is None, reason="nft is not installed: nothing drops at the switch")
 

@@ -35,7 +35,7 @@ from tests.netns.programs.foreign_streams import gradient
 from tests.netns.programs.third_host import DEVICE, HOST_ADDRESS, HOST_IPV6, third_host
 from tests.shared.beds import built, counters, flows
 from tests.shared.quick_cases import NIGHT, by_day
-from tests.soak import add_ipv6, ip
+from tests.soak.events import add_ipv6, ip
 
 COUNT = 1000 if NIGHT else 100
 LOOK_S = 1.5 if NIGHT else 0.7

@@ -20,12 +20,11 @@ from netoffload.wire.ipv4 import Ipv4, emit_ipv4
 from netoffload.wire.offload import PROTO_IPCOMP
 from netoffload.wire.tcp import parse_tcp
 from netoffload.wire.udp import PROTO_UDP, Udp, emit_udp
-from tests.netns.programs.both_ways import TAGGED, connected
+from tests.netns.programs.both_ways import TAGGED, connected, exchange
 from tests.netns.programs.intruder import (
     ETHERTYPE_IPV4,
     OWN_MAC,
     capture_blocks,
-    exchange,
     forged_blocks,
     mac_of,
     send_frames,
@@ -34,16 +33,10 @@ from tests.netns.programs.intruder import (
 )
 from tests.shared.beds import built, flows
 from tests.shared.quick_cases import by_day
-from tests.soak import (
-    Direction,
-    Flow,
-    FlowOptions,
-    Values,
-    await_progress,
-    kill_nic,
-    nft_path,
-    run_nft,
-)
+from tests.soak.damage import nft_path, run_nft
+from tests.soak.events import kill_nic
+from tests.soak.flows import Flow, await_progress
+from tests.soak.options import Direction, FlowOptions, Values
 
 pytestmark = pytest.mark.skipif(
     nft_path() is None, reason="nft is not installed: what reaches a host cannot be counted"

@@ -8,8 +8,7 @@ import pytest
 from netoffload.codec import get
 from netoffload.lab.testbed import Testbed
 from tests.engine import judgement_corpus as corpus
-from tests.netns.programs.both_ways import TAGGED, carried, changed_octets, connected
-from tests.shared.beds import flows
+from tests.netns.programs.both_ways import carried_to, changed_octets
 
 PORTS = itertools.count(7600)
 COUNT = 125_000
@@ -26,27 +25,18 @@ FLOATS = (
 """``tests/engine/test_engine_judgement.py`` has all of the corpus."""
 
 
-def transfer(bed: Testbed, octets: bytes) -> tuple[bytes, int]:
-    """Send octets from n0 to n1 and return what arrived, and how many of them n0's NIC compressed."""
-    port = next(PORTS)
-    with connected(bed, port, (TAGGED, TAGGED)) as ends:
-        got = carried(*ends, octets)
-    rows = [row for row in flows(bed) if (row["direction"], row["dport"]) == ("tx", port)]
-    return got, sum(int(row["raw_octets"]) for row in rows)
-
-
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_no_array_of_floats_arrives_unchanged(nic_bed: Testbed, name: str) -> None:
     octets = corpus.others()[name]
     sent = (octets * (4 * COUNT // len(octets) + 1))[: 4 * COUNT]
-    assert changed_octets(sent, transfer(nic_bed, sent)[0]) == 0
+    assert changed_octets(sent, carried_to(nic_bed, next(PORTS), sent)[0]) == 0
 
 
 @pytest.mark.parametrize("name", [*FLOATS, "zeros"])
 def test_arrays_of_floats_are_compressed(nic_bed: Testbed, name: str) -> None:
     array = np.zeros(1) if name == "zeros" else corpus.floats()[name]
     values = np.resize(np.asarray(array, np.float32), COUNT)
-    got, compressed = transfer(nic_bed, values.tobytes())
+    got, compressed = carried_to(nic_bed, next(PORTS), values.tobytes())
     bits, exact = np.frombuffer(got, np.uint32), values.view(np.uint32)
     rounded = get("inceptionn").round_trip(values, 10).view(np.uint32)
     assert ((bits == rounded) | (bits == exact)).all()

@@ -23,7 +23,8 @@ from tests.netns.programs.both_ways import (
 )
 from tests.netns.programs.foreign_streams import BEHIND, GRADIENTS, STREAMS, Stream, gradient
 from tests.shared.beds import built
-from tests.soak import add_ipv6, nft_path
+from tests.soak.damage import nft_path
+from tests.soak.events import add_ipv6
 
 pytestmark = pytest.mark.skipif(nft_path() is None, reason="nft is not installed: no policy can mark packets")
 

@@ -13,8 +13,10 @@ from netoffload.lab.testbed import Testbed, state_root
 from netoffload.lab.testbed.processes import marked
 from netoffload.netlink import NETNS_DIR, Namespace
 from tests.shared.beds import built
-from tests.soak import Damage, DamagedSwitch, Soak, ip, nft_path, run
-from tests.soak.events import Events
+from tests.soak import run
+from tests.soak.damage import Damage, DamagedSwitch, nft_path
+from tests.soak.events import Events, ip
+from tests.soak.run import Soak
 
 COMMAND = [sys.executable, "-m", "tests.soak", "--flows", "3", "--seed", "12"]
 

@@ -18,7 +18,10 @@ from netoffload.netlink import Namespace
 from netoffload.wire.tcp import CHECKSUM, PROTO_TCP, SYN, parse_tcp
 from tests.shared.beds import built
 from tests.shared.quick_cases import by_day
-from tests.soak import Direction, FlowOptions, Values, add_ipv6, carry, nft_path, run_nft
+from tests.soak.damage import nft_path, run_nft
+from tests.soak.events import add_ipv6
+from tests.soak.flows import carry
+from tests.soak.options import Direction, FlowOptions, Values
 
 CONNECT_S = 10.0
 """The third transmission of a SYN is 3 s behind the first, or 2 s where the kernel waits a second each time."""
