@@ -50,7 +50,7 @@ STREAM = FlowOptions(
     connector=0,
     directions=(Direction(octets=1 << 40, rate_octets_per_s=2e6), Direction(octets=0)),
 )
-SEGMENT_OCTETS = 500_000
+SEGMENT_OCTETS = 1_000_000
 """What a flow must carry between two looks at it."""
 
 SEND_DATAGRAMS = str(Path(__file__).with_name("programs") / "send_datagrams.py")
@@ -89,6 +89,7 @@ class Scene:
             yield live_port, idle_port
             assert self.segments_for_ssh() == before, "a block became a segment for a port of the host"
             live.read()
+            await_progress(live, live.received_octets + 1, timeout_s=20)  # a number that is new
             received, compressed = live.received_octets, self.compressed_octets(live_port)
             await_progress(live, received + 2 * SEGMENT_OCTETS, timeout_s=20)
             assert live.wrong == 0
