@@ -8,7 +8,6 @@ import json
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -46,7 +45,6 @@ class Arrived:
     forth: bytes
     back: bytes
     wire_octets: int
-    elapsed_s: float
     error: str
 
 
@@ -151,7 +149,7 @@ def carry_both_ways(bed: Testbed, stream: Stream, tos: tuple[int, int], *, port:
             errors.append(f"{name}: {error}")
 
     with connected(bed, port, tos, ipv6=ipv6) as (near, far):
-        before, since_s = _wire_octets(bed), time.monotonic()
+        before = _wire_octets(bed)
         threads = [
             threading.Thread(target=send, args=(near,)),
             threading.Thread(target=send, args=(far,)),
@@ -162,9 +160,8 @@ def carry_both_ways(bed: Testbed, stream: Stream, tos: tuple[int, int], *, port:
             thread.start()
         for thread in threads:
             thread.join()
-        elapsed_s = time.monotonic() - since_s
         wire_octets = _wire_octets(bed) - before
-    return Arrived(bytes(got["forth"]), bytes(got["back"]), wire_octets, elapsed_s, "; ".join(errors))
+    return Arrived(bytes(got["forth"]), bytes(got["back"]), wire_octets, "; ".join(errors))
 
 
 def changed_octets(sent: bytes, got: bytes) -> int:
