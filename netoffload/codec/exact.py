@@ -44,7 +44,7 @@ from netoffload.compiled.octets import (
 GROUP: Final = 64
 """Values in a group."""
 
-LOOK: Final = 1024
+LOOK: Final = 4096
 """Words after which the encoder chooses the type of values again."""
 
 FLOAT32: Final = 0
@@ -57,7 +57,8 @@ RAW: Final = 0x40
 CODED: Final = 0x80
 """Kinds of groups. The head of a group is kind | type << 4 | is there a mask << 3 | width."""
 
-WIDTH_MAX: Final = 7
+WIDTH_MAX: Final = 6
+_WIDTH_BITS: Final = 7
 _FILLED_LEN: Final = 4 * GROUP
 _FILLED_AT: Final = ENCODE_SLACK - _FILLED_LEN
 """Where in the slack a short group is filled up: beyond what the group itself takes, with 64 octets to spare."""
@@ -69,13 +70,14 @@ _HALVES: Final = ir.VectorType(I16, GROUP)
 _PAIRS: Final = ir.VectorType(I16, GROUP // 2)
 _QUARTER: Final = GROUP // 4
 
-Seen: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int]
-"""Of 64 values: which are not 0, the largest exponent, whether a low half is not 0, and eight planes of distances."""
+Seen: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int]
+"""Of 64 values: which are not 0, the largest exponent, whether a low half is not 0, six planes of distances, and which
+distances take more bits."""
 
-_SEEN: Final = types.UniTuple(types.int64, 11)
+_SEEN: Final = types.UniTuple(types.int64, 10)
 
-Got: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int]
-"""Seven planes, which exponents escape, which values are not 0, the largest exponent, octets of the group's values."""
+Got: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int]
+"""Six planes, which exponents escape, which values are not 0, the largest exponent, octets of the group's values."""
 
 
 class Moves(NamedTuple):
@@ -132,13 +134,12 @@ def _cheaper(best: tuple[int, int, int], width: int, escapes: int, plane_len: in
 @inline_kernel
 def _plan(seen: Seen, values: int, kind: int) -> _Plan:
     """Return the shortest form of a group of ``values`` values."""
-    there, _, low, d0, d1, d2, d3, d4, d5, d6, d7 = seen
+    there, _, low, d0, d1, d2, d3, d4, d5, o6 = seen
     if there == 0:
         return _Plan(ZEROS | kind << 4, 0, 0, 1)
     count = popcount_u64(there)
     plane_len = (count + 7) >> 3
     # Of a width w, distances from 2^w - 1 on escape: those with all of the low w bits, or with a higher one.
-    o6 = d6 | d7
     o5 = d5 | o6
     o4 = d4 | o5
     o3 = d3 | o4
@@ -148,7 +149,6 @@ def _plan(seen: Seen, values: int, kind: int) -> _Plan:
     a3 = a2 & d2
     a4 = a3 & d3
     a5 = a4 & d4
-    a6 = a5 & d5
     best = 0, 0, 0
     if (d0 | o1) & there:
         best = _cheaper((0, 0, 9 * GROUP), 1, (d0 | o1) & there, plane_len)
@@ -156,8 +156,7 @@ def _plan(seen: Seen, values: int, kind: int) -> _Plan:
         best = _cheaper(best, 3, (a3 | o3) & there, plane_len)
         best = _cheaper(best, 4, (a4 | o4) & there, plane_len)
         best = _cheaper(best, 5, (a5 | o5) & there, plane_len)
-        best = _cheaper(best, 6, (a6 | o6) & there, plane_len)
-        best = _cheaper(best, 7, ((a6 & d6) | d7) & there, plane_len)
+        best = _cheaper(best, 6, (a5 & d5 | o6) & there, plane_len)
     form = NARROW if kind == FLOAT32 and low == 0 else kind
     has_zeros = int(count < values)
     octets = 2 + has_zeros * ((values + 7) >> 3) + best[2] + count * (3 if form == FLOAT32 else 1)
@@ -202,7 +201,7 @@ def encoder(groups: Groups) -> Callable[..., tuple[int, int]]:
             store_u64(target, cursor, there)
             cursor += (values + 7) >> 3
         # Planes beyond the width are overwritten by what follows.
-        width = head & WIDTH_MAX
+        width = head & _WIDTH_BITS
         store_u64(target, cursor, squeeze_bits(seen[3] | escapes, there))
         store_u64(target, cursor + plane_len, squeeze_bits(seen[4] | escapes, there))
         store_u64(target, cursor + 2 * plane_len, squeeze_bits(seen[5] | escapes, there))
@@ -210,7 +209,6 @@ def encoder(groups: Groups) -> Callable[..., tuple[int, int]]:
         if width > 4:
             store_u64(target, cursor + 4 * plane_len, squeeze_bits(seen[7] | escapes, there))
             store_u64(target, cursor + 5 * plane_len, squeeze_bits(seen[8] | escapes, there))
-            store_u64(target, cursor + 6 * plane_len, squeeze_bits(seen[9] | escapes, there))
         put(head >> 4 & 3, source, first, escapes, there, target, cursor + width * plane_len)
         return octets, zeros
 
@@ -289,7 +287,7 @@ def decoder(groups: Groups) -> Callable[..., int]:
         """Read a group from the start of a stretch; return its octets, or ``MALFORMED``, and its words."""
         octets, at, end = coded.octets, coded.at, coded.at + coded.length
         head = u8(octets, at)
-        kind, form, width = head & 0xC0, head >> 4 & 3, head & WIDTH_MAX
+        kind, form, width = head & 0xC0, head >> 4 & 3, head & _WIDTH_BITS
         lanes = min(left, GROUP // 2 if form == BF16 else GROUP)
         if kind != CODED:
             length = 1 + 4 * lanes if kind == RAW else 1
@@ -308,24 +306,23 @@ def decoder(groups: Groups) -> Callable[..., int]:
         count = popcount_u64(there)
         plane_len = (count + 7) >> 3
         escapes_at = cursor + width * plane_len
-        if form > BF16 or count == 0 or escapes_at > end:
+        if form > BF16 or width > WIDTH_MAX or count == 0 or escapes_at > end:
             return MALFORMED, 0
         c0 = plane(octets, cursor, 0, width, plane_len, there)
         c1 = plane(octets, cursor, 1, width, plane_len, there)
         c2 = plane(octets, cursor, 2, width, plane_len, there)
         c3 = plane(octets, cursor, 3, width, plane_len, there)
-        c4 = c5 = c6 = 0
+        c4 = c5 = 0
         escapes = (c0 if width > 0 else 0) & (c1 if width > 1 else -1)
         escapes &= (c2 if width > 2 else -1) & (c3 if width > 3 else -1) & there
         if width > 4:
             c4 = plane(octets, cursor, 4, width, plane_len, there)
             c5 = plane(octets, cursor, 5, width, plane_len, there)
-            c6 = plane(octets, cursor, 6, width, plane_len, there)
-            escapes &= c4 & (c5 if width > 5 else -1) & (c6 if width > 6 else -1)
+            escapes &= c4 & (c5 if width > 5 else -1)
         length = escapes_at + popcount_u64(escapes) + count * (3 if form == FLOAT32 else 1) - at
         if at + length > end:
             return MALFORMED, 0
-        got = (c0, c1, c2, c3, c4, c5, c6, escapes, there, u8(octets, at + 1), 4 * lanes)
+        got = (c0, c1, c2, c3, c4, c5, escapes, there, u8(octets, at + 1), 4 * lanes)
         get(form, octets, escapes_at, got, target, target_at)
         return length, lanes
 
@@ -416,8 +413,13 @@ def _load(builder: Builder, form: int, source: Value, at: Value) -> list[Value]:
 
 
 def _exponents(builder: Builder, form: int, values: Sequence[Value]) -> Value:
-    shift = 7 if form == BF16 else 23
-    return _narrowed(builder, [builder.lshr(one, _all(shift, one.type)) for one in values])
+    """Return the exponents of 64 values, an octet each."""
+    octets = [builder.bitcast(builder.shl(one, _all(1, one.type)), _OCTETS) for one in values]
+    value_len = 2 if form == BF16 else 4
+    lasts = [octet for octet in range(2 * GROUP) if octet % value_len == value_len - 1]
+    order = words(*lasts, lanes=len(lasts))
+    pairs = zip(octets[::2], octets[1::2], strict=True)
+    return joined(builder, [builder.shuffle_vector(left, right, order) for left, right in pairs])
 
 
 def _rotated(builder: Builder, value: Value, bits: int) -> Value:
@@ -441,11 +443,14 @@ def _emitted_look(form: int) -> Any:
             low_bits = builder.icmp_unsigned("!=", builder.and_(union, _all(0xFFFF, union.type)), _all(0, union.type))
             low = vectors.bits_of_plane(builder, low_bits)
         top = call(builder, f"llvm.vector.reduce.umax.v{GROUP}i8", I8, exponents)
-        distances = builder.bitcast(builder.sub(vectors.all_lanes(builder, top, _OCTETS), exponents), _PAIRS)
+        distances = builder.sub(vectors.all_lanes(builder, top, _OCTETS), exponents)
+        pairs = builder.bitcast(distances, _PAIRS)
         planes = []
-        for bit in range(8):
-            signs = builder.bitcast(builder.shl(distances, _all(7 - bit, _PAIRS)), _OCTETS)
-            planes.append(builder.bitcast(builder.icmp_signed("<", signs, _all(0)), I64))
+        for bit in range(WIDTH_MAX):
+            signs = builder.bitcast(builder.shl(pairs, _all(7 - bit, _PAIRS)), _OCTETS)
+            planes.append(builder.icmp_signed("<", signs, _all(0)))
+        planes.append(builder.icmp_unsigned(">=", distances, _all(1 << WIDTH_MAX)))
+        planes = [builder.bitcast(plane, I64) for plane in planes]
         return [builder.bitcast(not_0, I64), builder.zext(top, I64), low, *planes]
 
     return look
@@ -539,7 +544,9 @@ def _interpreted() -> tuple[list[Any], list[Any], list[Any]]:
     def look(form: int, source: Uint8Array, first: int) -> tuple[int, ...]:
         values = read(form, source, first)
         exponents = [value >> (24 if form == FLOAT32 else 8) for value in values]
-        planes = [mask([max(exponents) - one >> bit & 1 for one in exponents]) for bit in range(8)]
+        distances = [max(exponents) - one for one in exponents]
+        planes = [mask([one >> bit & 1 for one in distances]) for bit in range(WIDTH_MAX)]
+        planes.append(mask([one >> WIDTH_MAX for one in distances]))
         low = mask([value & 0x1FFFE for value in values]) if form == FLOAT32 else 1
         return mask(values), max(exponents), low, *planes
 

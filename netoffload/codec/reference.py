@@ -213,7 +213,7 @@ def pack_exact(values: Float32Array) -> Uint8Array:
     payload, halves = b"", False
     for at in range(0, values.size, 32):
         words = values[at : at + 64].view(np.uint32)
-        if at % 1024 == 0:
+        if at % 4096 == 0:
             halves = len(_exact_halves(words[:32]) + _exact_halves(words[32:])) < len(_exact_group(words.tolist(), 32))
         if halves:
             payload += _exact_halves(words[:32])
@@ -240,7 +240,7 @@ def _exact_group(values: list[int], bits: int) -> bytes:
     exponents = [value >> bits - 9 & 0xFF for value in there]
     top = max(exponents)
     forms = {0: b""} if min(exponents) == top else {}
-    for width in range(1, 8):
+    for width in range(1, 7):
         escape = 2**width - 1
         distances = [min(top - exponent, escape) for exponent in exponents]
         planes = [_bits(distance >> bit & 1 for distance in distances) for bit in range(width)]
@@ -282,7 +282,7 @@ def _exact_words(octets: Iterator[int], left: int) -> list[int]:
     kind, form, has_mask, width = head >> 6, head >> 4 & 3, head >> 3 & 1, head & 7
     bits = 16 if form == 2 else 32
     values = 2 * min(left, 32) if form == 2 else min(left, 64)
-    if kind == 3 or form == 3 or (kind < 2 and head & 0x1F):
+    if kind == 3 or form == 3 or width == 7 or (kind < 2 and head & 0x1F):
         raise CodecError("no group begins like this")
     if kind < 2:
         raw = take(values * bits // 8) if kind else bytes(values * bits // 8)
