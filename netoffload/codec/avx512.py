@@ -297,9 +297,8 @@ def _get(
 GROUPS: Final = Groups(_put, _read_masks, _get)
 
 
-@emits(types.int64, types.int64, types.int64)
-def _squeeze_bits(builder: Builder, word: Value, mask: Value) -> Value:
-    return _bmi2(builder, "pext", word, mask)
+def _squeeze_bits(builder: Builder, planes: Sequence[Value], mask: Value) -> list[Value]:
+    return [_bmi2(builder, "pext", plane, mask) for plane in planes]
 
 
 @emits(types.int64, types.int64, types.int64)
@@ -353,4 +352,4 @@ def _get_words(builder: Builder, octets: Value, at: Value, mask: Value) -> list[
     return quarters
 
 
-MOVES: Final = Moves(_squeeze_bits, _spread_bits, _put_octets, _get_octets, _put_words, _get_words)
+MOVES: Final = Moves(_spread_bits, _squeeze_bits, _put_octets, _get_octets, _put_words, _get_words)

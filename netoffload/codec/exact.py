@@ -70,23 +70,27 @@ _HALVES: Final = ir.VectorType(I16, GROUP)
 _PAIRS: Final = ir.VectorType(I16, GROUP // 2)
 _QUARTER: Final = GROUP // 4
 
-Seen: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int]
-"""Of 64 values: which are not 0, the largest exponent, whether a low half is not 0, six planes of distances, and which
-distances take more bits."""
+Seen: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
+"""Of 64 values: which are not 0, the largest exponent, whether a low half is not 0, and for each width from 1 on which
+exponents of values that are not 0 escape."""
 
-_SEEN: Final = types.UniTuple(types.int64, 10)
+_SEEN: Final = types.UniTuple(types.int64, 9)
 
 Got: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int]
 """Six planes, which exponents escape, which values are not 0, the largest exponent, octets of the group's values."""
 
 
-class Moves(NamedTuple):
-    """The primitives of an instruction set; all but the first two emit code."""
+Planned: TypeAlias = tuple[int, int, int, int, int]
+"""The largest exponent, the width, octets of a plane, which exponents escape, which values are not 0."""
 
-    squeeze_bits: Callable[[int, int], int]
-    """The bits of a word that have a bit in a mask, at the low end."""
+
+class Moves(NamedTuple):
+    """The primitives of an instruction set; all but the first one emit code."""
+
     spread_bits: Callable[[int, int], int]
-    """The way back, with 0 between them."""
+    """From the low bits of a word to the bits of a mask, with 0 between them."""
+    squeeze_bits: Callable[[Builder, Sequence[Value], Value], Sequence[Value]]
+    """Given words and a mask: the way back, for each."""
     put_octets: Callable[[Builder, Value, Value, Value, Value], Value]
     """Given an address, a place, 64 octets and a mask: store those in the mask together; return the place behind."""
     get_octets: Callable[[Builder, Value, Value, Value], Value]
@@ -99,12 +103,11 @@ class Moves(NamedTuple):
 class Groups(NamedTuple):
     """What the body needs of an instruction set."""
 
-    squeeze_bits: Callable[[int, int], int]
     spread_bits: Callable[[int, int], int]
     look: Callable[[int, Uint8Array, int], Seen]
     """From the type of 64 values."""
-    put: Callable[[int, Uint8Array, int, int, int, Uint8Array, int], None]
-    """From the type, the values, who escapes and who is not 0: store exponents that escape, and the rests."""
+    put: Callable[[int, Uint8Array, int, Planned, Uint8Array, int], None]
+    """From the type and the values: store planes, exponents that escape, and rests."""
     get: Callable[[int, Uint8Array, int, Got, Uint8Array, int], None]
     """From the type, the place of the escapes and the planes: store the values, whole bursts."""
 
@@ -134,29 +137,19 @@ def _cheaper(best: tuple[int, int, int], width: int, escapes: int, plane_len: in
 @inline_kernel
 def _plan(seen: Seen, values: int, kind: int) -> _Plan:
     """Return the shortest form of a group of ``values`` values."""
-    there, _, low, d0, d1, d2, d3, d4, d5, o6 = seen
+    there, _, low, e1, e2, e3, e4, e5, e6 = seen
     if there == 0:
         return _Plan(ZEROS | kind << 4, 0, 0, 1)
     count = popcount_u64(there)
     plane_len = (count + 7) >> 3
-    # Of a width w, distances from 2^w - 1 on escape: those with all of the low w bits, or with a higher one.
-    o5 = d5 | o6
-    o4 = d4 | o5
-    o3 = d3 | o4
-    o2 = d2 | o3
-    o1 = d1 | o2
-    a2 = d0 & d1
-    a3 = a2 & d2
-    a4 = a3 & d3
-    a5 = a4 & d4
     best = 0, 0, 0
-    if (d0 | o1) & there:
-        best = _cheaper((0, 0, 9 * GROUP), 1, (d0 | o1) & there, plane_len)
-        best = _cheaper(best, 2, (a2 | o2) & there, plane_len)
-        best = _cheaper(best, 3, (a3 | o3) & there, plane_len)
-        best = _cheaper(best, 4, (a4 | o4) & there, plane_len)
-        best = _cheaper(best, 5, (a5 | o5) & there, plane_len)
-        best = _cheaper(best, 6, (a5 & d5 | o6) & there, plane_len)
+    if e1:
+        best = _cheaper((0, 0, 9 * GROUP), 1, e1, plane_len)
+        best = _cheaper(best, 2, e2, plane_len)
+        best = _cheaper(best, 3, e3, plane_len)
+        best = _cheaper(best, 4, e4, plane_len)
+        best = _cheaper(best, 5, e5, plane_len)
+        best = _cheaper(best, 6, e6, plane_len)
     form = NARROW if kind == FLOAT32 and low == 0 else kind
     has_zeros = int(count < values)
     octets = 2 + has_zeros * ((values + 7) >> 3) + best[2] + count * (3 if form == FLOAT32 else 1)
@@ -177,7 +170,7 @@ def _fill(source: Uint8Array, first: int, lanes: int, target: Uint8Array, at: in
 
 def encoder(groups: Groups) -> Callable[..., tuple[int, int]]:
     """Return ``encode_fit``."""
-    squeeze_bits, _, look, put, _ = groups
+    _, look, put, _ = groups
 
     def put_group(
         kind: int, source: Uint8Array, first: int, values: int, target: Uint8Array, at: int, end: int
@@ -196,20 +189,11 @@ def encoder(groups: Groups) -> Callable[..., tuple[int, int]]:
             return octets, zeros
         target[at + 1] = seen[1]
         cursor = at + 2
-        plane_len = (values - zeros + 7) >> 3
         if zeros:
             store_u64(target, cursor, there)
             cursor += (values + 7) >> 3
-        # Planes beyond the width are overwritten by what follows.
-        width = head & _WIDTH_BITS
-        store_u64(target, cursor, squeeze_bits(seen[3] | escapes, there))
-        store_u64(target, cursor + plane_len, squeeze_bits(seen[4] | escapes, there))
-        store_u64(target, cursor + 2 * plane_len, squeeze_bits(seen[5] | escapes, there))
-        store_u64(target, cursor + 3 * plane_len, squeeze_bits(seen[6] | escapes, there))
-        if width > 4:
-            store_u64(target, cursor + 4 * plane_len, squeeze_bits(seen[7] | escapes, there))
-            store_u64(target, cursor + 5 * plane_len, squeeze_bits(seen[8] | escapes, there))
-        put(head >> 4 & 3, source, first, escapes, there, target, cursor + width * plane_len)
+        planned = seen[1], head & _WIDTH_BITS, (values - zeros + 7) >> 3, escapes, there
+        put(head >> 4 & 3, source, first, planned, target, cursor)
         return octets, zeros
 
     put_whole, put_filled = inlined_with(put_group), compiled_with(put_group)
@@ -274,7 +258,7 @@ def encoder(groups: Groups) -> Callable[..., tuple[int, int]]:
 
 def decoder(groups: Groups) -> Callable[..., int]:
     """Return ``decode``."""
-    _, spread_bits, _, _, get = groups
+    spread_bits, _, _, get = groups
 
     @inline_kernel
     def plane(octets: Uint8Array, at: int, number: int, width: int, plane_len: int, there: int) -> int:
@@ -354,15 +338,13 @@ def groups_of(moves: Moves) -> Groups:
         return look16(source, first) if kind == BF16 else look32(source, first)
 
     @inlined_with
-    def put(
-        form: int, source: Uint8Array, first: int, escapes: int, there: int, target: Uint8Array, at: int
-    ) -> None:
+    def put(form: int, source: Uint8Array, first: int, planned: Planned, target: Uint8Array, at: int) -> None:
         if form == FLOAT32:
-            put32(source, first, escapes, there, target, at)
+            put32(source, first, planned, target, at)
         elif form == NARROW:
-            put_narrow(source, first, escapes, there, target, at)
+            put_narrow(source, first, planned, target, at)
         else:
-            put16(source, first, escapes, there, target, at)
+            put16(source, first, planned, target, at)
 
     @inlined_with
     def get(form: int, octets: Uint8Array, at: int, got: Got, target: Uint8Array, target_at: int) -> None:
@@ -373,7 +355,7 @@ def groups_of(moves: Moves) -> Groups:
         else:
             get16(octets, at, got, target, target_at)
 
-    return Groups(moves.squeeze_bits, moves.spread_bits, look, put, get)
+    return Groups(moves.spread_bits, look, put, get)
 
 
 _FORMS: Final = (FLOAT32, NARROW, BF16)
@@ -444,25 +426,46 @@ def _emitted_look(form: int) -> Any:
             low = vectors.bits_of_plane(builder, low_bits)
         top = call(builder, f"llvm.vector.reduce.umax.v{GROUP}i8", I8, exponents)
         distances = builder.sub(vectors.all_lanes(builder, top, _OCTETS), exponents)
-        pairs = builder.bitcast(distances, _PAIRS)
-        planes = []
-        for bit in range(WIDTH_MAX):
-            signs = builder.bitcast(builder.shl(pairs, _all(7 - bit, _PAIRS)), _OCTETS)
-            planes.append(builder.icmp_signed("<", signs, _all(0)))
-        planes.append(builder.icmp_unsigned(">=", distances, _all(1 << WIDTH_MAX)))
-        planes = [builder.bitcast(plane, I64) for plane in planes]
-        return [builder.bitcast(not_0, I64), builder.zext(top, I64), low, *planes]
+        there = builder.bitcast(not_0, I64)
+        over = [builder.icmp_unsigned(">=", distances, _all((1 << width) - 1)) for width in range(1, WIDTH_MAX + 1)]
+        escapes = [builder.and_(builder.bitcast(plane, I64), there) for plane in over]
+        return [there, builder.zext(top, I64), low, *escapes]
 
     return look
 
 
+def _put_planes(builder: Builder, moves: Moves, distances: Value, planned: Sequence[Value], places: Sequence[Value]) -> None:
+    """Store planes one ``plane_len`` after the other; those beyond the width are overwritten by what follows."""
+    _, width, plane_len, _, there = planned
+    target, at = places
+    pairs = builder.bitcast(distances, _PAIRS)
+
+    def put(bits: range) -> None:
+        planes = []
+        for bit in bits:
+            signs = builder.bitcast(builder.shl(pairs, _all(7 - bit, _PAIRS)), _OCTETS)
+            planes.append(builder.bitcast(builder.icmp_signed("<", signs, _all(0)), I64))
+        for bit, plane in zip(bits, moves.squeeze_bits(builder, planes, there), strict=True):
+            vectors.store(builder, plane, target, builder.add(at, builder.mul(plane_len, I64(bit))))
+
+    put(range(4))
+    with builder.if_then(builder.icmp_unsigned(">", width, I64(4)), likely=False):
+        put(range(4, WIDTH_MAX))
+
+
 def _emitted_put(moves: Moves, form: int) -> Any:
-    @emits(types.none, ARRAY, types.int64, types.int64, types.int64, ARRAY, types.int64)
-    def put(
-        builder: Builder, source: Value, first: Value, escapes: Value, there: Value, target: Value, at: Value
-    ) -> None:
+    @emits(types.none, ARRAY, types.int64, types.UniTuple(types.int64, 5), ARRAY, types.int64)
+    def put(builder: Builder, source: Value, first: Value, planned: Value, target: Value, at: Value) -> None:
         values = _load(builder, form, source, first)
-        at = moves.put_octets(builder, target, at, _exponents(builder, form, values), escapes)
+        exponents = _exponents(builder, form, values)
+        top, width, plane_len, escapes, there = all_planned = vectors.members(builder, planned)
+        distances = builder.sub(vectors.all_lanes(builder, builder.trunc(top, I8), _OCTETS), exponents)
+        largest = builder.trunc(builder.sub(builder.shl(I64(1), width), I64(1)), I8)
+        largest = vectors.all_lanes(builder, largest, _OCTETS)
+        distances = call(builder, f"llvm.umin.v{GROUP}i8", _OCTETS, distances, largest)
+        _put_planes(builder, moves, distances, all_planned, (target, at))
+        at = builder.add(at, builder.mul(width, plane_len))
+        at = moves.put_octets(builder, target, at, exponents, escapes)
         rotated = [_rotated(builder, one, 1) for one in values]
         if form == FLOAT32:
             moves.put_words(builder, target, at, rotated, there)
@@ -475,7 +478,7 @@ def _emitted_put(moves: Moves, form: int) -> Any:
 
 
 def _emitted_get(moves: Moves, form: int) -> Any:
-    @emits(types.none, ARRAY, types.int64, _SEEN, ARRAY, types.int64)
+    @emits(types.none, ARRAY, types.int64, types.UniTuple(types.int64, 10), ARRAY, types.int64)
     def get(builder: Builder, octets: Value, at: Value, got: Value, target: Value, target_at: Value) -> None:
         *planes, escapes, there, top, length = vectors.members(builder, got)
         exponents = vectors.all_lanes(builder, builder.trunc(top, I8), _OCTETS)
@@ -545,17 +548,22 @@ def _interpreted() -> tuple[list[Any], list[Any], list[Any]]:
         values = read(form, source, first)
         exponents = [value >> (24 if form == FLOAT32 else 8) for value in values]
         distances = [max(exponents) - one for one in exponents]
-        planes = [mask([one >> bit & 1 for one in distances]) for bit in range(WIDTH_MAX)]
-        planes.append(mask([one >> WIDTH_MAX for one in distances]))
         low = mask([value & 0x1FFFE for value in values]) if form == FLOAT32 else 1
-        return mask(values), max(exponents), low, *planes
+        there = mask(values)
+        escapes = [mask([one >= 2**width - 1 for one in distances]) & there for width in range(1, WIDTH_MAX + 1)]
+        return there, max(exponents), low, *escapes
 
-    def put(form: int, source: Uint8Array, first: int, escapes: int, there: int, target: Uint8Array, at: int) -> None:
+    def put(form: int, source: Uint8Array, first: int, planned: Planned, target: Uint8Array, at: int) -> None:
+        top, width, plane_len, escapes, there = planned
         rest_len = 3 if form == FLOAT32 else 1
         values = read(form, source, first)
+        kept = [value for lane, value in enumerate(values) if there >> lane & 1]
+        distances = [min(top - (value >> 8 * rest_len), 2**width - 1) for value in kept]
+        for bit in range(width):
+            store_u64(target, at + bit * plane_len, mask([one >> bit & 1 for one in distances]))
+        at += width * plane_len
         coded = [values[lane] >> 8 * rest_len for lane in range(GROUP) if escapes >> lane & 1]
-        rests = [values[lane].to_bytes(4, "little")[:rest_len] for lane in range(GROUP) if there >> lane & 1]
-        octets = bytes(coded) + b"".join(rests)
+        octets = bytes(coded) + b"".join(value.to_bytes(4, "little")[:rest_len] for value in kept)
         target[at : at + len(octets)] = list(octets)
 
     def get(form: int, octets: Uint8Array, at: int, got: Got, target: Uint8Array, target_at: int) -> None:
@@ -611,8 +619,7 @@ def moves_by_bursts(
             at = builder.add(at, builder.ctpop(here))
         return builder.bitcast(bursts, _OCTETS)
 
-    bits = _squeeze_bits, _spread_bits
-    return Moves(*bits, put_octets, get_octets, put_words, get_words)
+    return Moves(_spread_bits, _squeezed, put_octets, get_octets, put_words, get_words)
 
 
 def mask_of(builder: Builder, mask: Value, burst: int) -> Value:
@@ -620,49 +627,56 @@ def mask_of(builder: Builder, mask: Value, burst: int) -> Value:
     return builder.and_(builder.lshr(mask, I64(LANES * burst)), I64(0xFF))
 
 
-if JIT_DISABLED:
+def _steps(builder: Builder, mask: Value) -> list[Value]:
+    """Return which bits move by 1, 2, 4, ... places (Warren, Hacker's Delight, 7-4)."""
+    steps = []
+    odd = builder.shl(builder.not_(mask), I64(1))
+    for step in range(6):
+        parity = odd
+        for by in (1, 2, 4, 8, 16, 32):
+            parity = builder.xor(parity, builder.shl(parity, I64(by)))
+        moved = builder.and_(parity, mask)
+        steps.append(moved)
+        mask = builder.or_(builder.xor(mask, moved), builder.lshr(moved, I64(1 << step)))
+        odd = builder.and_(odd, builder.not_(parity))
+    return steps
 
-    def _squeeze_bits(word: int, mask: int) -> int:
-        return sum((word >> bit & 1) << at for at, bit in enumerate(bit for bit in range(64) if mask >> bit & 1))
+
+def _squeezed(builder: Builder, planes: Sequence[Value], mask: Value) -> Sequence[Value]:
+    """Move the bits of words in a mask together; with a mask of all ones, nothing."""
+    dense = builder.block
+    with builder.if_then(builder.icmp_unsigned("!=", mask, I64(-1))):
+        steps, squeezed = _steps(builder, mask), []
+        for plane in planes:
+            word = builder.and_(plane, mask)
+            for step, moved in enumerate(steps):
+                moving = builder.and_(word, moved)
+                word = builder.or_(builder.xor(word, moving), builder.lshr(moving, I64(1 << step)))
+            squeezed.append(word)
+        sparse = builder.block
+    results = []
+    for plane, word in zip(planes, squeezed, strict=True):
+        result = builder.phi(I64)
+        result.add_incoming(plane, dense)
+        result.add_incoming(word, sparse)
+        results.append(result)
+    return results
+
+
+if JIT_DISABLED:
 
     def _spread_bits(word: int, mask: int) -> int:
         return sum((word >> at & 1) << bit for at, bit in enumerate(bit for bit in range(64) if mask >> bit & 1))
 
 else:
 
-    def _steps(builder: Builder, mask: Value) -> list[Value]:
-        """Return which bits move by 1, 2, 4, ... places (Warren, Hacker's Delight, 7-4)."""
-        steps = []
-        odd = builder.shl(builder.not_(mask), I64(1))
-        for step in range(6):
-            parity = odd
-            for by in (1, 2, 4, 8, 16, 32):
-                parity = builder.xor(parity, builder.shl(parity, I64(by)))
-            moved = builder.and_(parity, mask)
-            steps.append(moved)
-            mask = builder.or_(builder.xor(mask, moved), builder.lshr(moved, I64(1 << step)))
-            odd = builder.and_(odd, builder.not_(parity))
-        return steps
-
     @emits(types.int64, types.int64, types.int64)
-    def _squeezed_bits(builder: Builder, word: Value, mask: Value) -> Value:
-        word = builder.and_(word, mask)
-        for step, moved in enumerate(_steps(builder, mask)):
-            moving = builder.and_(word, moved)
-            word = builder.or_(builder.xor(word, moving), builder.lshr(moving, I64(1 << step)))
-        return word
-
-    @emits(types.int64, types.int64, types.int64)
-    def _spreaded_bits(builder: Builder, word: Value, mask: Value) -> Value:
+    def _spread_sparse(builder: Builder, word: Value, mask: Value) -> Value:
         for step, moved in reversed(list(enumerate(_steps(builder, mask)))):
             moving = builder.and_(builder.shl(word, I64(1 << step)), moved)
             word = builder.or_(builder.and_(word, builder.not_(moved)), moving)
         return builder.and_(word, mask)
 
     @inline_kernel
-    def _squeeze_bits(word: int, mask: int) -> int:
-        return word if mask == -1 else _squeezed_bits(word, mask)
-
-    @inline_kernel
     def _spread_bits(word: int, mask: int) -> int:
-        return word if mask == -1 else _spreaded_bits(word, mask)
+        return word if mask == -1 else _spread_sparse(word, mask)
