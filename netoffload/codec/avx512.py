@@ -30,7 +30,7 @@ from numba import types
 from netoffload.codec import avx2, vectors
 from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
 from netoffload.codec.escapes import ESCAPE16
-from netoffload.codec.exact import Moves, joined
+from netoffload.codec.exact import Moves
 from netoffload.codec.packed import GROUP, WIDTH_BITS, WIDTH_MAX, GroupGetter, GroupPutter, Groups
 from netoffload.codec.scalar import LIMITS, Limits
 from netoffload.codec.vectors import I8, I16, I32, I64, call, words
@@ -208,10 +208,10 @@ def _make_put(*, full: bool) -> GroupPutter:
             in_planes, codes = vectors.bounded_octets(builder, word, each)
             octets.append(codes)
             planes.append(in_planes)
-        joined = [joined(builder, [quarter[plane] for quarter in planes]) for plane in range(3)]
+        joined = [vectors.join(builder, [quarter[plane] for quarter in planes]) for plane in range(3)]
         bits = [builder.bitcast(plane, I64) for plane in joined]
         codes_at = builder.add(target_at, _put_masks(builder, target, target_at, bits[0]))
-        length = _put_fields(builder, target, codes_at, joined(builder, octets), joined[0])
+        length = _put_fields(builder, target, codes_at, vectors.join(builder, octets), joined[0])
         return [builder.sub(builder.add(codes_at, length), target_at), *bits]
 
     return cast(GroupPutter, put)

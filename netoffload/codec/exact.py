@@ -370,18 +370,9 @@ def _all(value: int, vector: ir.VectorType = _OCTETS) -> ir.Constant:
     return ir.Constant(vector, [value] * vector.count)
 
 
-def joined(builder: Builder, parts: Sequence[Value]) -> Value:
-    """Return one vector of several vectors of equal length, in order."""
-    while len(parts) > 1:
-        order = words(*range(2 * parts[0].type.count), lanes=2 * parts[0].type.count)
-        pairs = zip(parts[::2], parts[1::2], strict=True)
-        parts = [builder.shuffle_vector(left, right, order) for left, right in pairs]
-    return parts[0]
-
-
 def _narrowed(builder: Builder, parts: Sequence[Value]) -> Value:
     """Return the low octets of 64 values."""
-    return joined(builder, [builder.trunc(one, ir.VectorType(I8, one.type.count)) for one in parts])
+    return vectors.join(builder, [builder.trunc(one, ir.VectorType(I8, one.type.count)) for one in parts])
 
 
 def _load(builder: Builder, form: int, source: Value, at: Value) -> list[Value]:
@@ -401,7 +392,7 @@ def _exponents(builder: Builder, form: int, values: Sequence[Value]) -> Value:
     lasts = [octet for octet in range(2 * GROUP) if octet % value_len == value_len - 1]
     order = words(*lasts, lanes=len(lasts))
     pairs = zip(octets[::2], octets[1::2], strict=True)
-    return joined(builder, [builder.shuffle_vector(left, right, order) for left, right in pairs])
+    return vectors.join(builder, [builder.shuffle_vector(left, right, order) for left, right in pairs])
 
 
 def _rotated(builder: Builder, value: Value, bits: int) -> Value:
@@ -416,7 +407,7 @@ def _emitted_look(form: int) -> Any:
     def look(builder: Builder, source: Value, at: Value) -> list[Value]:
         values = _load(builder, form, source, at)
         exponents = _exponents(builder, form, values)
-        not_0 = joined(builder, [builder.icmp_unsigned("!=", one, _all(0, one.type)) for one in values])
+        not_0 = vectors.join(builder, [builder.icmp_unsigned("!=", one, _all(0, one.type)) for one in values])
         union = values[0]
         for one in values[1:]:
             union = builder.or_(union, one)
