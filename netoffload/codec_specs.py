@@ -66,7 +66,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Exact:
-    """Groups of 64 float32 or bf16: exponents near the largest one, and the rest of each value; every bit comes back."""
+    """Groups of 64 float32 or bf16: exponents near the largest one, and all other bits as they are."""
 
 
 @dataclass(frozen=True)

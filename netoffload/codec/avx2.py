@@ -135,7 +135,9 @@ def _put_words(builder: Builder, target: Value, at: Value, quarters: Sequence[Va
 
 
 def _get_words(builder: Builder, octets: Value, at: Value, mask: Value) -> list[Value]:
-    apart = words(*(BURST_LEN if octet % 4 == 3 else _THREES.index(octet) for octet in range(BURST_LEN)), lanes=BURST_LEN)
+    apart = words(
+        *(BURST_LEN if octet % 4 == 3 else _THREES.index(octet) for octet in range(BURST_LEN)), lanes=BURST_LEN
+    )
     bursts = []
     for burst in range(GROUP // LANES):
         here = mask_of(builder, mask, burst)

@@ -63,9 +63,8 @@ _FILLED_LEN: Final = 4 * GROUP
 _FILLED_AT: Final = ENCODE_SLACK - _FILLED_LEN
 """Where in the slack a short group is filled up: beyond what the group itself takes, with 64 octets to spare."""
 
-_I1: Final = ir.IntType(1)
 _OCTETS: Final = ir.VectorType(I8, GROUP)
-_LANES: Final = ir.VectorType(_I1, GROUP)
+_LANES: Final = ir.VectorType(ir.IntType(1), GROUP)
 _HALVES: Final = ir.VectorType(I16, GROUP)
 _PAIRS: Final = ir.VectorType(I16, GROUP // 2)
 _QUARTER: Final = GROUP // 4
@@ -78,7 +77,6 @@ _SEEN: Final = types.UniTuple(types.int64, 9)
 
 Got: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int]
 """Six planes, which exponents escape, which values are not 0, the largest exponent, octets of the group's values."""
-
 
 Planned: TypeAlias = tuple[int, int, int, int, int]
 """The largest exponent, the width, octets of a plane, which exponents escape, which values are not 0."""
@@ -223,9 +221,7 @@ def encoder(groups: Groups) -> Callable[..., tuple[int, int]]:
         return 0, 0, 0
 
     @inlined_with
-    def encode(
-        source: Uint8Array, source_at: int, count: int, room: Stretch, classes: Int64Array
-    ) -> tuple[int, int]:
+    def encode(source: Uint8Array, source_at: int, count: int, room: Stretch, classes: Int64Array) -> tuple[int, int]:
         target, at = room.octets, room.at
         end = at + room.length
         done = kind = none = halves = 0
@@ -376,13 +372,10 @@ def _narrowed(builder: Builder, parts: Sequence[Value]) -> Value:
 
 
 def _load(builder: Builder, form: int, source: Value, at: Value) -> list[Value]:
-    """Return 64 values, in registers of AVX-512."""
+    """Return 64 values, 64 octets in each vector."""
     kind = ir.VectorType(I16, GROUP // 2) if form == BF16 else ir.VectorType(I32, _QUARTER)
-    step = 2 * GROUP // 2 if form == BF16 else 4 * _QUARTER
-    return [
-        vectors.load(builder, source, builder.add(at, I64(step * number)), kind)
-        for number in range(2 if form == BF16 else 4)
-    ]
+    places = [builder.add(at, I64(place)) for place in range(0, (2 if form == BF16 else 4) * GROUP, 64)]
+    return [vectors.load(builder, source, place, kind) for place in places]
 
 
 def _exponents(builder: Builder, form: int, values: Sequence[Value]) -> Value:
@@ -425,7 +418,9 @@ def _emitted_look(form: int) -> Any:
     return look
 
 
-def _put_planes(builder: Builder, moves: Moves, distances: Value, planned: Sequence[Value], places: Sequence[Value]) -> None:
+def _put_planes(
+    builder: Builder, moves: Moves, distances: Value, planned: Sequence[Value], places: Sequence[Value]
+) -> None:
     """Store planes one ``plane_len`` after the other; those beyond the width are overwritten by what follows."""
     _, width, plane_len, _, there = planned
     target, at = places

@@ -124,7 +124,7 @@ def _codes_of_fields(payload: bytes, at: int, count: int) -> tuple[bytes, int]:
 
 
 def _of_exact(payload: bytes, count: int) -> Classes:
-    """Return the classes of the groups of ``exact`` in one half: words of 0, pairs of bf16, and words of other groups."""
+    """Return the classes of the groups of ``exact`` in one half: words of 0, pairs of bf16, other words."""
     at = done = zeros = pairs = 0
     while done < count:
         head = payload[at] if at < len(payload) else 0xC0

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netoffload.codec import bursts, get, kernels
-from netoffload.codec.exact import LOOK
+from netoffload.codec.exact import GROUP, LOOK
 from netoffload.codec.kernels import usable_kernels
 from netoffload.codec_specs import CodecId
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint16Array
@@ -152,7 +152,8 @@ def test_a_payload_that_would_grow_is_one_octet_longer_per_group(variant: str) -
 
 def values_of(words: list[int], kind: str) -> Float32Array:
     made = np.array(words, np.uint32)
-    return {"float32": made, "narrow": made & np.uint32(0xFFFF0000), "bf16": made}[kind].view(np.float32)
+    high = made & np.uint32(0xFFFF0000)
+    return {"float32": made, "narrow": high, "bf16": high | made >> 16}[kind].view(np.float32)
 
 
 near = st.integers(0, 2**27 - 1).map(lambda low: 0x38000000 + low)
@@ -161,13 +162,22 @@ some_words = st.lists(st.one_of(st.just(0), near, near, near, st.integers(0, 2**
 
 @every_variant
 @settings(max_examples=examples(300))
-@given(words=some_words, kind=st.sampled_from(["float32", "narrow"]), room=st.integers(0, 700), offset=st.integers(0, 3))
-def test_what_fits_is_a_prefix_of_whole_bursts(variant: str, words: list[int], kind: str, room: int, offset: int) -> None:
+@given(
+    words=some_words,
+    kind=st.sampled_from(["float32", "narrow", "bf16"]),
+    room=st.integers(0, 700),
+    offset=st.integers(0, 3),
+)
+def test_what_fits_is_a_prefix_of_whole_bursts(
+    variant: str, words: list[int], kind: str, room: int, offset: int
+) -> None:
     values = values_of(words, kind)
     count, payload = encode(variant, values, room, offset)
     assert count == values.size or count % 8 == 0
-    assert payload.tobytes() == EXACT.oracle.encode(values[:count], 10).tobytes()
     assert decode(variant, payload, count) == (payload.size, values[:count].tobytes())
+    if count < min(GROUP, values.size):
+        return  # the type was chosen from 64 words, some of which did not fit
+    assert payload.tobytes() == EXACT.oracle.encode(values[:count], 10).tobytes()
     assert count == values.size or EXACT.oracle.encode(values[: count + 8], 10).size > room
 
 
