@@ -5,12 +5,14 @@ bitmap that NICs exchange, the choice of kernels, the list of the hardware model
 A member of :class:`CodecId` without a row fails at import, and so does a row without kernels or without an oracle.
 
 All codecs share the burst: eight floats become a whole number of octets, and a float's code depends on that float
-alone (``netoffload.codec``). There are four forms:
+alone (``netoffload.codec``). There are five forms:
 
 =================  ================================================================================================
 :class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are in ``netoffload.codec.tagged``
 :class:`Packed`    64 floats are a group: masks of the floats that are not 0, and their codes, all as wide as the widest
                    of them. The kernels are in ``netoffload.codec.packed``
+:class:`Exact`     64 values are a group: their exponents, as distances below the largest, and the rest of their bits.
+                   The kernels are in ``netoffload.codec.exact``
 :class:`Cut`       the most significant bits of every float, the same number for each
 :class:`Made`      a code of the same number of bits for every float. The row has the integer arithmetic of one float,
                    and ``netoffload.codec.fixed`` makes the kernels from it
@@ -42,6 +44,7 @@ class CodecId(enum.IntEnum):
     TRUNCATE22 = 4
     TRUNCATE24 = 5
     PACKED = 7
+    EXACT = 8
     NONE = 0
 
 
@@ -59,6 +62,11 @@ class Packed:
 
     values: CodecId
     """A codec with tags that has the same values, to the bit, for peers that cannot decode this one."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Groups of 64 float32 or bf16: exponents near the largest one, and all other bits as they are."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ class CodecSpec:
     """One codec."""
 
     codec_id: CodecId
-    form: Tagged | Packed | Cut
+    form: Tagged | Packed | Exact | Cut
     keeps_bound: bool = False
     """Every finite float below 1 comes back with an error of at most 2**-k."""
 
@@ -118,6 +126,7 @@ SPECS: Final = _checked(
     CodecSpec(CodecId.TRUNCATE22, Cut(10)),
     CodecSpec(CodecId.TRUNCATE24, Cut(8)),
     CodecSpec(CodecId.PACKED, Packed(values=CodecId.BOUNDED), keeps_bound=True),
+    CodecSpec(CodecId.EXACT, Exact()),
     CodecSpec(CodecId.NONE, Cut(32)),
 )
 NAMES: Final = tuple(spec.name for spec in SPECS.values())

@@ -50,12 +50,31 @@ A payload can be cut after any group, and its last group may be shorter. Where a
 each half is a complete payload. Given floats have exactly one payload: the width is the least, a run is as long as
 possible, and unused bits are 0. A decoder refuses any other payload.
 
+``exact`` gives back every bit, of float32 and of bf16, in groups of 64 values::
+
+    head         1 octet: kind << 6 | type << 4 | there is a mask << 3 | width
+                 kind 0: all values are 0. 1: the values follow as they are. 2: what follows here
+                 type 0: float32. 1: float32 whose low 16 bits are 0. 2: bf16, two in a float's place
+    exponent     1 octet: the largest
+    mask         a bit per value: is a bit of it set? Without a mask, no value is 0
+    planes       per bit of the width, 0 to 6: a bit per value that is not 0, of the distance of its exponent below the
+                 largest; up to a whole octet
+    escapes      1 octet per distance of all ones: the exponent
+    rests        3 octets per value that is not 0: mantissa << 1 | sign; 1 octet for types 1 and 2
+
+    float32 1, -1.5, 0, 0.5, 2^-60
+    payload    0x99 0x7f | 0x1b | 0x0c | 0x7e 0x43 | 0x00 0x81 0x00 0x00         10 octets
+
+The width makes planes and escapes shortest, the least of several such; it is 0 only if all distances are. A group that
+would be longer than its values and the head has kind 1. Every 4096 words the encoder looks whether 64 of them are
+shorter as bf16. A decoder takes any width, and refuses heads that are not listed and a mask without a bit.
+
 ``truncate16/22/24`` and ``none`` have no tags: every float takes 16, 10, 8 or 32 bits.
 
 ``netoffload.codec_specs`` lists the codecs, and says what a new one needs.
 
-Files: ``reference``, the slow oracle, which is the specification. One body per form: ``tagged``, ``packed``, and
-``fixed`` for codecs without tags. The first two are written once over primitives that instruction sets implement:
+Files: ``reference``, the slow oracle, which is the specification. One body per form: ``tagged``, ``packed``, ``exact``,
+and ``fixed`` for codecs without tags. The first three are written once over primitives that instruction sets implement:
 ``plain`` for any CPU, ``avx2`` and ``avx512``. They share the vector arithmetic of ``vectors``, the limits and single
 floats of ``scalar``, and ``escapes``. ``kernels`` puts bodies and primitives together and chooses. ``bursts`` is the
 contract of all kernels, ``base`` the interface for whole arrays; the registry is here.

@@ -15,10 +15,11 @@ import numpy as np
 from llvmlite import ir
 
 from netoffload.codec import vectors
-from netoffload.codec.bursts import LANES, TAGS_LEN
+from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
+from netoffload.codec.exact import GROUP, mask_of, moves_by_bursts
 from netoffload.codec.packed import groups_by_bursts
 from netoffload.codec.plain import tags_of_planes
-from netoffload.codec.vectors import I8, I16, I32, I64, Isa, words
+from netoffload.codec.vectors import I8, I16, I32, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.emitted import Builder, Value
 
@@ -110,3 +111,44 @@ _spread = partial(_moved, name="spread_octets", rows=_SPREAD_OCTETS)
 
 ISA: Final = Isa(_put_bursts, _get_tops, _squeeze, _spread, bursts=1)
 GROUPS: Final = groups_by_bursts(ISA)
+
+_BURST: Final = ir.VectorType(I8, BURST_LEN)
+_THREES: Final = [octet for octet in range(BURST_LEN) if octet % 4 < 3]
+"""The low three octets of each word."""
+
+
+def _permuted(builder: Builder, lanes: Value, mask: Value, name: str, rows: Uint8Array) -> Value:
+    """Return the words of a burst, moved as the octets of a table's entry."""
+    order = vectors.entry(builder, vectors.table(builder, name, rows), mask, ir.VectorType(I8, LANES), LANES)
+    return vectors.call(builder, "llvm.x86.avx2.permd", WORDS, lanes, builder.zext(order, WORDS))
+
+
+def _put_words(builder: Builder, target: Value, at: Value, quarters: Sequence[Value], mask: Value) -> None:
+    together = words(*_THREES, *range(BURST_LEN - len(_THREES)), lanes=BURST_LEN)
+    for burst in range(GROUP // LANES):
+        here = mask_of(builder, mask, burst)
+        lanes = vectors.part(builder, quarters[burst // 2], burst % 2, LANES)
+        moved = builder.bitcast(_permuted(builder, lanes, here, "squeeze_octets", _SQUEEZE_OCTETS), _BURST)
+        nothing = ir.Constant(_BURST, ir.Undefined)
+        vectors.store(builder, builder.shuffle_vector(moved, nothing, together), target, at)
+        at = builder.add(at, builder.mul(builder.ctpop(here), I64(3)))
+
+
+def _get_words(builder: Builder, octets: Value, at: Value, mask: Value) -> list[Value]:
+    apart = words(
+        *(BURST_LEN if octet % 4 == 3 else _THREES.index(octet) for octet in range(BURST_LEN)), lanes=BURST_LEN
+    )
+    bursts = []
+    for burst in range(GROUP // LANES):
+        here = mask_of(builder, mask, burst)
+        loaded = vectors.load(builder, octets, at, _BURST)
+        lanes = builder.bitcast(builder.shuffle_vector(loaded, ir.Constant(_BURST, [0] * BURST_LEN), apart), WORDS)
+        moved = _permuted(builder, lanes, here, "spread_octets", _SPREAD_OCTETS)
+        there = builder.bitcast(builder.trunc(here, I8), ir.VectorType(ir.IntType(1), LANES))
+        bursts.append(builder.select(there, moved, words(0)))
+        at = builder.add(at, builder.mul(builder.ctpop(here), I64(3)))
+    order = words(*range(2 * LANES), lanes=2 * LANES)
+    return [builder.shuffle_vector(*pair, order) for pair in zip(bursts[::2], bursts[1::2], strict=True)]
+
+
+MOVES: Final = moves_by_bursts(ISA, _put_words, _get_words)

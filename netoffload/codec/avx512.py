@@ -30,6 +30,7 @@ from numba import types
 from netoffload.codec import avx2, vectors
 from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
 from netoffload.codec.escapes import ESCAPE16
+from netoffload.codec.exact import Moves
 from netoffload.codec.packed import GROUP, WIDTH_BITS, WIDTH_MAX, GroupGetter, GroupPutter, Groups
 from netoffload.codec.scalar import LIMITS, Limits
 from netoffload.codec.vectors import I8, I16, I32, I64, call, words
@@ -131,15 +132,6 @@ def _permuted(builder: Builder, octets: Value, order: Value) -> Value:
     return call(builder, "llvm.x86.avx512.permvar.qi.512", _GROUP_OCTETS, octets, order)
 
 
-def _join(builder: Builder, parts: Sequence[Value]) -> Value:
-    """Return one vector of several vectors of equal length, in order."""
-    while len(parts) > 1:
-        order = words(*range(2 * parts[0].type.count), lanes=2 * parts[0].type.count)
-        pairs = zip(parts[::2], parts[1::2], strict=True)
-        parts = [builder.shuffle_vector(left, right, order) for left, right in pairs]
-    return parts[0]
-
-
 def _full_octets(builder: Builder, top_bits: Value) -> Value:
     """Return 0xFF for every octet whose top bit is set; the other bits are 0."""
     return builder.sub(builder.shl(top_bits, I64(1)), builder.lshr(top_bits, I64(7)))
@@ -216,10 +208,10 @@ def _make_put(*, full: bool) -> GroupPutter:
             in_planes, codes = vectors.bounded_octets(builder, word, each)
             octets.append(codes)
             planes.append(in_planes)
-        joined = [_join(builder, [quarter[plane] for quarter in planes]) for plane in range(3)]
+        joined = [vectors.join(builder, [quarter[plane] for quarter in planes]) for plane in range(3)]
         bits = [builder.bitcast(plane, I64) for plane in joined]
         codes_at = builder.add(target_at, _put_masks(builder, target, target_at, bits[0]))
-        length = _put_fields(builder, target, codes_at, _join(builder, octets), joined[0])
+        length = _put_fields(builder, target, codes_at, vectors.join(builder, octets), joined[0])
         return [builder.sub(builder.add(codes_at, length), target_at), *bits]
 
     return cast(GroupPutter, put)
@@ -303,3 +295,61 @@ def _get(
 
 
 GROUPS: Final = Groups(_put, _read_masks, _get)
+
+
+def _squeeze_bits(builder: Builder, planes: Sequence[Value], mask: Value) -> list[Value]:
+    return [_bmi2(builder, "pext", plane, mask) for plane in planes]
+
+
+@emits(types.int64, types.int64, types.int64)
+def _spread_bits(builder: Builder, word: Value, mask: Value) -> Value:
+    return _bmi2(builder, "pdep", word, mask)
+
+
+def _put_octets(builder: Builder, target: Value, at: Value, octets: Value, mask: Value) -> Value:
+    lanes = builder.bitcast(mask, _GROUP_LANES)
+    kept = call(builder, "llvm.x86.avx512.mask.compress.v64i8", _GROUP_OCTETS, octets, _all(0), lanes)
+    vectors.store(builder, kept, target, at)
+    return builder.add(at, builder.ctpop(mask))
+
+
+def _get_octets(builder: Builder, octets: Value, at: Value, mask: Value) -> Value:
+    loaded = vectors.load(builder, octets, at, _GROUP_OCTETS)
+    lanes = builder.bitcast(mask, _GROUP_LANES)
+    return call(builder, "llvm.x86.avx512.mask.expand.v64i8", _GROUP_OCTETS, loaded, _all(0), lanes)
+
+
+_THREES: Final = [octet for octet in range(GROUP) if octet % 4 < 3]
+"""The low three octets of each of 16 words."""
+_NO_WORDS: Final = words(0, lanes=_QUARTER)
+
+
+def _quarters(builder: Builder, mask: Value) -> list[tuple[Value, Value]]:
+    """Return each quarter of a mask, and three times how many bits it has."""
+    parts = [builder.trunc(builder.lshr(mask, I64(_QUARTER * number)), I16) for number in range(4)]
+    lanes = ir.VectorType(ir.IntType(1), _QUARTER)
+    counts = [builder.mul(builder.zext(builder.ctpop(part), I64), I64(3)) for part in parts]
+    return [(builder.bitcast(part, lanes), count) for part, count in zip(parts, counts, strict=True)]
+
+
+def _put_words(builder: Builder, target: Value, at: Value, quarters: Sequence[Value], mask: Value) -> None:
+    together = words(*_THREES, *range(GROUP - len(_THREES)), lanes=GROUP)
+    for quarter, (lanes, octets) in zip(quarters, _quarters(builder, mask), strict=True):
+        kept = call(builder, "llvm.x86.avx512.mask.compress.v16i32", _WORDS, quarter, _NO_WORDS, lanes)
+        kept = builder.bitcast(kept, _GROUP_OCTETS)
+        vectors.store(builder, builder.shuffle_vector(kept, _all(0), together), target, at)
+        at = builder.add(at, octets)
+
+
+def _get_words(builder: Builder, octets: Value, at: Value, mask: Value) -> list[Value]:
+    apart = words(*(GROUP if octet % 4 == 3 else _THREES.index(octet) for octet in range(GROUP)), lanes=GROUP)
+    quarters = []
+    for lanes, taken in _quarters(builder, mask):
+        loaded = builder.shuffle_vector(vectors.load(builder, octets, at, _GROUP_OCTETS), _all(0), apart)
+        loaded = builder.bitcast(loaded, _WORDS)
+        quarters.append(call(builder, "llvm.x86.avx512.mask.expand.v16i32", _WORDS, loaded, _NO_WORDS, lanes))
+        at = builder.add(at, taken)
+    return quarters
+
+
+MOVES: Final = Moves(_spread_bits, _squeeze_bits, _put_octets, _get_octets, _put_words, _get_words)

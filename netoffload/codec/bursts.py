@@ -28,8 +28,9 @@ TAGS_LEN: Final = 2
 MAX_BURST_PAYLOAD: Final = 3 + LANES + BURST_LEN
 """The most octets of a burst: masks, width and codes of a group of one burst, whose floats all escape to 32 bits."""
 
-ENCODE_SLACK: Final = 448
-"""A group of 64 floats, up to 330 octets, is written before it is known to fit, and 64 octets are stored at a time."""
+ENCODE_SLACK: Final = 576
+"""A group of 64 floats, up to 330 octets, is written before it is known to fit, and 64 octets are stored at a time.
+``exact`` fills up short groups in the last 256 octets."""
 
 DECODE_SLACK: Final = 64
 """Lanes are read as whole words, and vector kernels read up to 64 octets at a time."""

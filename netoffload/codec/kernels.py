@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from netoffload.codec import fixed, packed, scalar, tagged
+from netoffload.codec import exact, fixed, packed, scalar, tagged
 from netoffload.codec.bursts import (
     BURST_LEN,
     DECODE_SLACK,
@@ -24,7 +24,7 @@ from netoffload.codec.bursts import (
     TAGS_LEN,
     Middle,
 )
-from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Cut, Packed, Tagged
+from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Cut, Exact, Packed, Tagged
 from netoffload.compiled.arrays import Stretch
 from netoffload.compiled.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
 from netoffload.compiled.octets import whole
@@ -158,6 +158,20 @@ def _packed_kernels(form: Packed, variant: str) -> Kernels:
     )
 
 
+def _exact_kernels(variant: str) -> Kernels:
+    name, groups = f"exact_{variant}", exact.groups_of(_primitives_of(variant).MOVES)
+    encode = "body(source, source_at, count, {room}, classes)"
+    decoding = "body({coded}, count, target, target_at)"
+    decode = _made(f"decode_{name}", _DECODE, decoding, body=exact.decoder(groups))
+    body = packed.decode_halves
+    halves = "body(decode, {coded}, count, middle, parameter, target, target_at)"
+    return kernels_of(CodecId.NONE, variant)._replace(
+        encode=_made(f"encode_{name}", _ENCODE, encode, body=exact.encoder(groups)),
+        decode=decode,
+        decode_halves=_made(f"decode_{name}_halves", _HALVES, halves, body=body, decode=decode),
+    )
+
+
 @inline_kernel
 def _bound_itself(bound_k: int) -> int:
     return bound_k
@@ -185,9 +199,9 @@ def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
     spec = SPECS[codec_id]
     if isinstance(spec.form, Tagged):
         return _tagged_kernels(codec_id, spec.form, variant)
-    return (
-        _packed_kernels(spec.form, variant) if isinstance(spec.form, Packed) else _fixed_kernels(spec.name, spec.form)
-    )
+    if isinstance(spec.form, Packed):
+        return _packed_kernels(spec.form, variant)
+    return _exact_kernels(variant) if isinstance(spec.form, Exact) else _fixed_kernels(spec.name, spec.form)
 
 
 @inline_kernel

@@ -17,6 +17,7 @@ from llvmlite import ir
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import LANES, TAGS_LEN
+from netoffload.codec.exact import GROUP, moves_by_bursts
 from netoffload.codec.packed import groups_by_bursts
 from netoffload.codec.vectors import I16, I32, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Uint8Array
@@ -120,3 +121,31 @@ def _moved(builder: Builder, word: Value, mask: Value, *, up: bool) -> Value:
 
 ISA: Final = Isa(_put_bursts, _get_tops, partial(_moved, up=False), partial(_moved, up=True), bursts=1)
 GROUPS: Final = groups_by_bursts(ISA)
+
+
+def _lane_there(builder: Builder, mask: Value, lane: int) -> Value:
+    return builder.and_(builder.lshr(mask, I64(lane)), I64(1))
+
+
+def _put_words(builder: Builder, target: Value, at: Value, quarters: Sequence[Value], mask: Value) -> None:
+    for lane in range(GROUP):
+        quarter = quarters[lane // quarters[0].type.count]
+        vectors.store(builder, builder.extract_element(quarter, I32(lane % quarter.type.count)), target, at)
+        at = builder.add(at, builder.mul(_lane_there(builder, mask, lane), I64(3)))
+
+
+def _get_words(builder: Builder, octets: Value, at: Value, mask: Value) -> list[Value]:
+    quarters = []
+    for first in range(0, GROUP, 16):
+        quarter = ir.Constant(ir.VectorType(I32, 16), ir.Undefined)
+        for lane in range(16):
+            there = _lane_there(builder, mask, first + lane)
+            kept = builder.and_(builder.sub(I64(0), there), I64(0xFFFFFF))
+            word = builder.and_(vectors.load(builder, octets, at, I32), builder.trunc(kept, I32))
+            quarter = builder.insert_element(quarter, word, I32(lane))
+            at = builder.add(at, builder.mul(there, I64(3)))
+        quarters.append(quarter)
+    return quarters
+
+
+MOVES: Final = moves_by_bursts(ISA, _put_words, _get_words)

@@ -4,13 +4,13 @@ This is the specification, so it is kept simple: Python integers build the burst
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from netoffload.codec_specs import SPECS, CodecId, Cut, Packed
+from netoffload.codec_specs import SPECS, CodecId, Cut, Exact, Packed
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
 from netoffload.errors import CodecError, UsageError
 
@@ -208,6 +208,105 @@ def _fields(octets: Iterator[int], count: int) -> list[int]:
     return [(field // 2 + 1) % 128 | (field & 1) << 7 for field in fields]
 
 
+def pack_exact(values: Float32Array) -> Uint8Array:
+    """Return the groups of ``exact``."""
+    payload, halves = b"", False
+    for at in range(0, values.size, 32):
+        words = values[at : at + 64].view(np.uint32)
+        if at % 4096 == 0:
+            halves = len(_exact_halves(words[:32]) + _exact_halves(words[32:])) < len(_exact_group(words.tolist(), 32))
+        if halves:
+            payload += _exact_halves(words[:32])
+        elif at % 64 == 0:
+            payload += _exact_group(words.tolist(), 32)
+    return np.frombuffer(payload, np.uint8)
+
+
+def _exact_halves(words: Uint32Array) -> bytes:
+    return _exact_group(words.view(np.uint16).tolist(), 16) if words.size else b""
+
+
+def _bits(truths: Iterable[object]) -> bytes:
+    """Return truth values as bits, from the low end of the first octet on."""
+    return np.packbits(np.array([bool(truth) for truth in truths], np.uint8), bitorder="little").tobytes()
+
+
+def _exact_group(values: list[int], bits: int) -> bytes:
+    """Return the shortest form of a group of values of 32 or 16 bits."""
+    there = [value for value in values if value]
+    form = 2 if bits == 16 else int(all(value & 0xFFFF == 0 for value in there))
+    if not there:
+        return bytes([2 << 4 if bits == 16 else 0])
+    exponents = [value >> bits - 9 & 0xFF for value in there]
+    top = max(exponents)
+    forms = {0: b""} if min(exponents) == top else {}
+    for width in range(1, 7):
+        escape = 2**width - 1
+        distances = [min(top - exponent, escape) for exponent in exponents]
+        planes = [_bits(distance >> bit & 1 for distance in distances) for bit in range(width)]
+        escapes = bytes(exponent for exponent in exponents if top - exponent >= escape)
+        forms[width] = b"".join(planes) + escapes
+    width = min(forms, key=lambda width: len(forms[width]))
+    mask = _bits(values) if len(there) < len(values) else b""
+    rests = [value << 1 & 2 ** (bits - 8) - 1 | value >> bits - 1 for value in there]
+    octets = b"".join(
+        rest.to_bytes(3, "little") if form == 0 else bytes([rest >> 16 | rest & 1 if form == 1 else rest])
+        for rest in rests
+    )
+    group = bytes([2 << 6 | form << 4 | bool(mask) << 3 | width, top]) + mask + forms[width] + octets
+    raw = bytes([1 << 6 | (form & 2) << 4]) + b"".join(value.to_bytes(bits // 8, "little") for value in values)
+    return min(raw, group, key=len)
+
+
+def unpack_exact(payload: Uint8Array, count: int) -> Float32Array:
+    """Return the ``count`` floats in groups of ``exact``."""
+    words: list[int] = []
+    octets = iter(payload.tobytes())
+    try:
+        while len(words) < count:
+            words += _exact_words(octets, count - len(words))
+    except (StopIteration, RuntimeError) as error:
+        raise CodecError("payload ends inside a group") from error
+    if next(octets, None) is not None:
+        raise CodecError("payload is longer than its groups announce")
+    return np.array(words, np.uint32).view(np.float32)
+
+
+def _exact_words(octets: Iterator[int], left: int) -> list[int]:
+    """Read a group; return its words, ``left`` at most."""
+
+    def take(count: int) -> bytes:
+        return bytes(next(octets) for _ in range(count))
+
+    head = next(octets)
+    kind, form, has_mask, width = head >> 6, head >> 4 & 3, head >> 3 & 1, head & 7
+    bits = 16 if form == 2 else 32
+    values = 2 * min(left, 32) if form == 2 else min(left, 64)
+    if kind == 3 or form == 3 or width == 7 or (kind < 2 and head & 0x1F):
+        raise CodecError("no group begins like this")
+    if kind < 2:
+        raw = take(values * bits // 8) if kind else bytes(values * bits // 8)
+        return np.frombuffer(raw, np.uint32).tolist()
+    top = next(octets)
+
+    def flags(count: int) -> list[int]:
+        return np.unpackbits(np.frombuffer(take((count + 7) // 8), np.uint8), bitorder="little")[:count].tolist()
+
+    there = flags(values) if has_mask else [1] * values
+    count = sum(there)
+    if count == 0:
+        raise CodecError("a group with a mask has no value that is not 0")
+    planes = [flags(count) for _ in range(width)]
+    distances = [sum(plane[i] << bit for bit, plane in enumerate(planes)) for i in range(count)]
+    exponents = [next(octets) if width and d == 2**width - 1 else top - d & 0xFF for d in distances]
+    rest_bits = 24 if form == 0 else 8
+    rests = (int.from_bytes(take(rest_bits // 8), "little") for _ in range(count))
+    coded = [exponent << rest_bits | rest for exponent, rest in zip(exponents, rests, strict=True)]
+    rotated = iter([(value >> 1 | (value & 1) << rest_bits + 7) << (16 if form == 1 else 0) for value in coded])
+    result = np.array([next(rotated) if one else 0 for one in there], np.uint16 if bits == 16 else np.uint32)
+    return result.view(np.uint32).tolist()
+
+
 @dataclass(frozen=True)
 class Oracle:
     """The slow definition of a codec; ``decode`` raises :class:`~netoffload.errors.CodecError`.
@@ -271,6 +370,12 @@ def truncating(kept_bits: int) -> Oracle:
     return Oracle(encode, decode, round_trip)
 
 
+EXACT: Final = Oracle(
+    encode=lambda values, _bound_k: pack_exact(values),
+    decode=lambda payload, count, _bound_k: unpack_exact(payload, count),
+    round_trip=lambda values, _bound_k: values.copy(),
+)
+
 ORACLES: Final = {
     CodecId.INCEPTIONN: tagged(compress_inceptionn, decompress_inceptionn),
     CodecId.BOUNDED: tagged(compress_bounded, decompress_bounded),
@@ -283,6 +388,8 @@ def oracle_of(codec_id: CodecId) -> Oracle:
     form = SPECS[codec_id].form
     if type(form) is Cut:
         return truncating(form.bits)
+    if isinstance(form, Exact):
+        return EXACT
     if isinstance(form, Packed):
         return packed(oracle_of(form.values))
     if codec_id not in ORACLES:

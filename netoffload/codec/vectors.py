@@ -136,6 +136,15 @@ def part(builder: Builder, whole: Value, number: int, lanes: int) -> Value:
     return builder.shuffle_vector(whole, ir.Constant(whole.type, ir.Undefined), order)
 
 
+def join(builder: Builder, parts: Sequence[Value]) -> Value:
+    """Return one vector of several vectors of equal length, in order."""
+    while len(parts) > 1:
+        order = words(*range(2 * parts[0].type.count), lanes=2 * parts[0].type.count)
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [builder.shuffle_vector(left, right, order) for left, right in pairs]
+    return parts[0]
+
+
 def bits_of_plane(builder: Builder, plane: Value) -> Value:
     """Return a plane as the low bits of an i64, one per lane."""
     return builder.zext(builder.bitcast(plane, ir.IntType(plane.type.count)), I64)

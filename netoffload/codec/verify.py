@@ -40,11 +40,18 @@ def first_difference(
 
 
 def _drawn(start: int, count: int, seed: int) -> Float32Array:
-    """Return floats: at the beginning the edges, then bit patterns and numbers like gradients' by turns."""
+    """Return floats in four parts: at the beginning the edges, then bit patterns and numbers like gradients' by turns.
+
+    The other parts are numbers like gradients', the same as pairs of bf16, and the same with a low half of 0.
+    """
     rng = np.random.default_rng((seed, start))
     words = rng.integers(0, 1 << 32, count, np.uint32)
     like_gradients = rng.normal(0, 1, count) * 10 ** rng.uniform(-6, 0, count)
-    words[::2] = like_gradients.astype(np.float32).view(np.uint32)[::2]
+    numbers, quarter = like_gradients.astype(np.float32).view(np.uint32), count // 4
+    words[::2] = numbers[::2]
+    words[quarter:] = numbers[quarter:]
+    words[2 * quarter :] &= np.uint32(0xFFFF0000)
+    words[2 * quarter : 3 * quarter] |= numbers[:quarter] >> 16
     if start == 0:
         edges = np.add.outer(np.arange(512, dtype=np.uint32) << 23, np.array(_EDGES, np.uint32)).reshape(-1)
         words[: edges.size] = edges[:count]

@@ -3,6 +3,8 @@
 No float is decoded: tags, masks, widths, runs and codes say where everything is.
 """
 
+import functools
+import operator
 from typing import Final
 
 import numpy as np
@@ -10,8 +12,10 @@ import numpy as np
 from netoffload import codec
 from netoffload.codec.bursts import LANES
 from netoffload.codec.escapes import ESCAPE16, ESCAPE32
+from netoffload.codec.exact import BF16, FLOAT32
+from netoffload.codec.exact import WIDTH_MAX as EXACT_WIDTH_MAX
 from netoffload.codec.packed import GROUP, WIDTH_BITS, WIDTH_MAX
-from netoffload.codec_specs import TAGGED, Packed
+from netoffload.codec_specs import TAGGED, Exact, Packed
 from netoffload.config import BOUND_K_MIN
 from netoffload.errors import CodecError
 
@@ -36,9 +40,10 @@ def of_payload(codec_id: int, payload: bytes, count: int, mark: tuple[int, int])
     if chosen is None:
         return None
     half_bursts, half_len = mark
-    if isinstance(chosen.spec.form, Packed):
-        first = _of_groups(payload[:half_len], LANES * half_bursts)
-        second = _of_groups(payload[half_len:], count - LANES * half_bursts)
+    if isinstance(chosen.spec.form, Packed | Exact):
+        of_half = _of_groups if isinstance(chosen.spec.form, Packed) else _of_exact
+        first = of_half(payload[:half_len], LANES * half_bursts)
+        second = of_half(payload[half_len:], count - LANES * half_bursts)
         none, eight, sixteen, whole = (sum(both) for both in zip(first, second, strict=True))
         return none, eight, sixteen, whole
     if chosen.encode(np.zeros(LANES * half_bursts, np.float32), BOUND_K_MIN).size != half_len:
@@ -116,3 +121,36 @@ def _codes_of_fields(payload: bytes, at: int, count: int) -> tuple[bytes, int]:
     if max(fields).bit_length() != width and width > 1:
         raise CodecError("fields fit into fewer bits")
     return bytes((field // 2 + 1) % 128 | (field & 1) << 7 for field in fields), end
+
+
+def _of_exact(payload: bytes, count: int) -> Classes:
+    """Return the classes of the groups of ``exact`` in one half: words of 0, pairs of bf16, other words."""
+    at = done = zeros = pairs = 0
+    while done < count:
+        head = payload[at] if at < len(payload) else 0xC0
+        kind, form, width = head >> 6, head >> 4 & 3, head & 7
+        lanes = min(count - done, GROUP // 2 if form == BF16 else GROUP)
+        values = lanes << (form == BF16)
+        there = values if kind else 0
+        if kind == 3 or form > BF16 or width > EXACT_WIDTH_MAX or (kind < 2 and head & 0x1F):
+            raise CodecError("no group begins like this")
+        at += 1
+        if kind == 1:
+            at += 4 * lanes
+        elif kind == 2:
+            at += 1
+            if head & 8:
+                mask = int.from_bytes(payload[at : at + (values + 7) // 8], "little")
+                there, at = (mask & (1 << values) - 1).bit_count(), at + (values + 7) // 8
+            plane_len = (there + 7) // 8
+            planes = [int.from_bytes(payload[at + bit * plane_len :][:plane_len], "little") for bit in range(width)]
+            escapes = functools.reduce(operator.and_, planes, (1 << there) - 1 if planes else 0).bit_count()
+            at += width * plane_len + escapes + there * (3 if form == FLOAT32 else 1)
+        if at > len(payload) or (kind == 2 and there == 0):
+            raise CodecError("payload ends inside a group")
+        pairs += lanes if form == BF16 else 0
+        zeros += 0 if form == BF16 else values - there
+        done += lanes
+    if at != len(payload):
+        raise CodecError("masks and length contradict each other")
+    return zeros, 0, pairs, count - zeros - pairs

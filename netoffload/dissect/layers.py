@@ -34,7 +34,7 @@ from scapy.packet import Packet, Padding, Raw, bind_bottom_up, bind_layers
 
 from netoffload import codec
 from netoffload.codec.bursts import LANES
-from netoffload.codec_specs import SPECS, CodecId, Packed
+from netoffload.codec_specs import SPECS, CodecId, Exact, Packed
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.dissect import classes
@@ -263,7 +263,7 @@ def floats_of(block: Packet) -> Float32Array:
     if chosen is None or not BOUND_K_MIN <= block.bound_k <= BOUND_K_MAX:
         raise WireError(f"codec {block.codec} with bound {block.bound_k} is unknown")
     floats, first = _floats_len(block), LANES * block.half_bursts
-    if not isinstance(chosen.spec.form, Packed):
+    if not isinstance(chosen.spec.form, Packed | Exact):
         return chosen.decode(bursts, floats, block.bound_k)
     halves = ((bursts[: block.half_len], first), (bursts[block.half_len :], floats - first))
     return np.concatenate([chosen.decode(half, count, block.bound_k) for half, count in halves])

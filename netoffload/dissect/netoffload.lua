@@ -34,12 +34,16 @@ local TAG_OCTETS = { [0] = 0, 1, 2, 4 }
 local GROUP = 64
 local TAG_OF_CODE = { [0x80] = 2, [0x00] = 3 }
 local WIDTH_BITS, WIDTH_MAX = 3, 8
+local ZEROS, RAW, CODED = 0, 1, 2
+local FLOAT32, NARROW, BF16 = 0, 1, 2
+local EXACT_WIDTH_MAX = 6
 -- Tables by a codec's number: its name; for codecs with tags, the weight of the last bit of the 8-bit form, 2^-(places + per_k k);
--- for codecs with groups, the number of the codec with tags that has the same values; for the others, how many bits they keep.
+-- for codecs with groups, the number of the codec with tags that has the same values; codecs that keep every bit; for the others, how many bits they keep.
 -- scripts/generate makes what follows from netoffload/codec_specs.py.
-local CODECS = { [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24", [7] = "packed" }
+local CODECS = { [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24", [7] = "packed", [8] = "exact" }
 local PLACES8 = { [1] = { places = 7, per_k = 0 }, [2] = { places = -1, per_k = 1 } }
 local PACKED = { [7] = 2 }
+local EXACT = { [8] = true }
 local KEPT_BITS = { [0] = 32, [3] = 16, [4] = 10, [5] = 8 }
 -- end of what scripts/generate makes
 
@@ -424,6 +428,110 @@ local function decode_groups(bursts, count, block)
     return table.concat(lanes), classes
 end
 
+-- Read what says where the values of a group of exact are that are not 0, and their exponents, behind its head: a table by place, how
+-- many they are, and the place behind; nil if the payload ends.
+local function read_exponents(bursts, at, stop, values, has_mask, width)
+    local mask_at, top, exponents, count = at + 1, bursts:byte(at), {}, 0
+    at = mask_at + (has_mask and math.ceil(values / 8) or 0)
+    if at - 1 > stop then
+        return nil
+    end
+    for place = 0, values - 1 do
+        if not has_mask or bits_at(bursts, 8 * (mask_at - 1) + place, 1) == 1 then
+            exponents[place] = count
+            count = count + 1
+        end
+    end
+    local planes_at, plane_len = at, math.ceil(count / 8)
+    at = at + width * plane_len
+    if count == 0 or at - 1 > stop then
+        return nil
+    end
+    for place = 0, values - 1 do
+        local distance = 0
+        for bit = 0, exponents[place] and width - 1 or -1 do
+            distance = distance + bits_at(bursts, 8 * (planes_at - 1 + bit * plane_len) + exponents[place], 1) * 2 ^ bit
+        end
+        if not exponents[place] then
+            distance = 0
+        elseif width > 0 and distance == 2 ^ width - 1 then
+            if at > stop then
+                return nil
+            end
+            exponents[place] = bursts:byte(at)
+            at = at + 1
+        else
+            exponents[place] = (top - distance) % 256
+        end
+    end
+    return exponents, count, at
+end
+
+-- Decode the group of exact at a place, of at most left words: append its octets to lanes, count its words in classes, and return the
+-- place behind it and its words; nil if there is no group.
+local function decode_exact_group(bursts, at, stop, left, lanes, classes)
+    local head = at <= stop and bursts:byte(at) or 255
+    local kind, form, width = math.floor(head / 64), math.floor(head / 16) % 4, head % 8
+    local words = math.min(left, form == BF16 and GROUP / 2 or GROUP)
+    if kind > CODED or form > BF16 or width > EXACT_WIDTH_MAX or kind < CODED and head % 32 ~= 0 then
+        return nil
+    end
+    at = at + 1
+    local count = words
+    if kind == ZEROS then
+        count = 0
+        table.insert(lanes, ("\0"):rep(4 * words))
+    elseif kind == RAW then
+        table.insert(lanes, bursts:sub(at, at + 4 * words - 1))
+        at = at + 4 * words
+    else
+        local exponents
+        local values, rest_len = form == BF16 and 2 * words or words, form == FLOAT32 and 3 or 1
+        exponents, count, at = read_exponents(bursts, at, stop, values, math.floor(head / 8) % 2 == 1, width)
+        if not exponents or at + rest_len * count - 1 > stop then
+            return nil
+        end
+        for place = 0, values - 1 do
+            local number = 0
+            if exponents[place] then
+                number = exponents[place] * 256 ^ rest_len + bits_at(bursts, 8 * (at - 1), 8 * rest_len)
+                number = math.floor(number / 2) + number % 2 * 2 ^ (8 * rest_len + 7)
+                at = at + rest_len
+            end
+            table.insert(lanes, Struct.pack(form == BF16 and "<I2" or "<I4", form == NARROW and 65536 * number or number))
+        end
+    end
+    if at - 1 > stop then
+        return nil
+    end
+    if form == BF16 then
+        classes[2] = classes[2] + words
+    else
+        classes[0], classes[3] = classes[0] + words - count, classes[3] + count
+    end
+    return at, words
+end
+
+-- Decode the groups of exact: the floats' octets and their classes, or nil.
+local function decode_exact(bursts, count, block)
+    local lanes, classes, at = {}, { [0] = 0, 0, 0, 0 }, 1
+    local halves = { { LANES * block.half_bursts, block.half_len }, { count - LANES * block.half_bursts, #bursts } }
+    for _, half in ipairs(halves) do
+        local left, stop, words = half[1], half[2], nil
+        while left > 0 do
+            at, words = decode_exact_group(bursts, at, stop, left, lanes, classes)
+            if not at then
+                return nil
+            end
+            left = left - words
+        end
+        if at ~= stop + 1 then
+            return nil
+        end
+    end
+    return table.concat(lanes), classes
+end
+
 -- Decode the bursts of a codec without tags: the most significant bits of every float, lane 0 first.
 local function decode_fixed(bursts, count, kept_bits)
     if #bursts ~= math.ceil(count / LANES) * kept_bits then
@@ -450,6 +558,8 @@ local function decode(block, payload)
         octets, classes = decode_tagged(bursts, floats_len / 4, block)
     elseif PACKED[block.codec] then
         octets, classes = decode_groups(bursts, floats_len / 4, block)
+    elseif EXACT[block.codec] then
+        octets, classes = decode_exact(bursts, floats_len / 4, block)
     elseif KEPT_BITS[block.codec] and block.half_len == block.half_bursts * KEPT_BITS[block.codec] then
         octets = decode_fixed(bursts, floats_len / 4, KEPT_BITS[block.codec])
     end

@@ -25,6 +25,7 @@ from typing import Final
 
 import numpy as np
 
+from netoffload.codec_specs import SPECS, CodecId, Exact
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors.halves import Half
 from netoffload.compressors.nic import Nic
@@ -63,7 +64,8 @@ def checked_scale(scale: float | str | None) -> float | str | None:
 
 
 def auto_rms(spec: MethodSpec, codec: str) -> float | None:
-    """Return the root mean square to which ``auto`` scales; None: the method takes any size, or has its own threshold.
+    """Return the root mean square to which ``auto`` scales; None: the method takes any size, has its own threshold, or
+    keeps every bit.
 
     ``codec`` rounds tagged floats.
     """
@@ -75,8 +77,10 @@ def auto_rms(spec: MethodSpec, codec: str) -> float | None:
     return codec_rms(codec)
 
 
-def codec_rms(codec: str) -> float:
-    """Return the root mean square to which ``auto`` scales for a codec."""
+def codec_rms(codec: str) -> float | None:
+    """Return the root mean square to which ``auto`` scales for a codec; None: for a codec that keeps every bit."""
+    if isinstance(SPECS[CodecId[codec.upper()]].form, Exact):
+        return None
     return AUTO_RMS_INCEPTIONN if codec == "inceptionn" else AUTO_RMS
 
 

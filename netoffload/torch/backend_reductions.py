@@ -184,12 +184,13 @@ class ScaledSum:
     def _meet(self, plane: DataPlane, parts: list[Float32Array]) -> list[int] | None:
         """Meet the other ranks, and return each part's exponent; None: a value is not finite."""
         precision = self._compressed.plane.precision
-        if not self._is_auto or precision is None:
+        rms = None if precision is None else codec_rms(precision.codec)
+        if not self._is_auto or rms is None:
             barrier(plane.exchange)
             return [self._fixed] * len(parts)
         maximum = plane.short_allreduce(meeting_floats(len(parts)), Operation.MAX, tagged=False)
         loudness, _ = meet_loudest(parts, maximum)
-        return exponents_for(codec_rms(precision.codec), loudness, [part.size for part in parts])
+        return exponents_for(rms, loudness, [part.size for part in parts])
 
 
 def _segments(values: Float32Array) -> list[Float32Array]:

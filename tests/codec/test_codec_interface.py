@@ -145,7 +145,7 @@ def test_a_peer_gets_a_codec_that_it_knows_with_the_same_values(
     assert kernels.codec_for(int(get(wanted).codec_id), bitmap) == (-1 if taken is None else get(taken).codec_id)
 
 
-@pytest.mark.parametrize("made_up", [6, 8, 15])
+@pytest.mark.parametrize("made_up", [6, 9, 15])
 def test_an_id_that_is_nobodys_codes_nothing(made_up: int) -> None:
     values = np.random.default_rng(1).normal(0, 0.01, 64).astype(np.float32)
     target = np.full(1000, 0xA5, np.uint8)

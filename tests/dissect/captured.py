@@ -130,6 +130,12 @@ def packed(octets: bytes, count: int, half_bursts: int = 0, half_len: int = 0) -
     return {}, {"codec": int(CodecId.PACKED), "payload_len": 4 * count, **mark}, {}, {"load": octets}
 
 
+def exact(octets: bytes, count: int, half_bursts: int = 0, half_len: int = 0) -> Fields:
+    """Fields of a block of ``exact`` with these octets of ``count`` floats."""
+    in_ip, in_block, *others = packed(octets, count, half_bursts, half_len)
+    return in_ip, {**in_block, "codec": int(CodecId.EXACT)}, *others
+
+
 REFUSED: dict[str, tuple[Any, ...]] = {
     "IPv4 sum": ("wrong IPv4 header checksum", {"chksum": 1}, {}, {}),
     "IPComp flags": ("a reserved bit set", {}, {"flags": 1}, {}),
@@ -165,6 +171,17 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "run across the half": ("runs are not those of an encoder", {}, *packed(b"\x00\x01", 128, 8, 2)),
     "nothing behind a run": ("payload ends inside a group", {}, *packed(bytes(2), 65)),
     "octet behind a run": ("masks and length contradict each other", {}, *packed(bytes(3), 8)),
+    "kind": ("no group begins like this", {}, *exact(b"\xc0", 8)),
+    "type": ("no group begins like this", {}, *exact(b"\xb0\x7f" + bytes(99), 8)),
+    "width": ("no group begins like this", {}, *exact(b"\x87\x7f" + bytes(99), 8)),
+    "width of raw values": ("no group begins like this", {}, *exact(b"\x41" + bytes(32), 8)),
+    "too few raw values": ("payload ends inside a group", {}, *exact(b"\x40" + bytes(31), 8)),
+    "no mask": ("payload ends inside a group", {}, *exact(b"\x88\x7f", 8)),
+    "mask of nothing": ("payload ends inside a group", {}, *exact(b"\x88\x7f\x00", 8)),
+    "no plane": ("payload ends inside a group", {}, *exact(b"\x92\x7f\xff", 8)),
+    "no escape": ("payload ends inside a group", {}, *exact(b"\x91\x7f\xff", 8)),
+    "no rest": ("payload ends inside a group", {}, *exact(b"\x90\x7f" + bytes(7), 8)),
+    "octet behind zeros": ("masks and length contradict each other", {}, *exact(bytes(2), 8)),
 }
 """What is wrong -> what is said about it, and fields of the IP, IPComp, block and TCP headers and of the payload."""
 
@@ -175,6 +192,12 @@ TAKEN: dict[str, tuple[Fields, tuple[int, int, int, int]]] = {
     "escapes": (packed(b"\x01\x07\x07\xfe\xff\x09" + bytes((0, 0x40, 0, 0, 0, 0x40)), 3), (0, 1, 1, 1)),
     "halves with runs": (packed(b"\x00\x01\x00\x00\x01\x01\x00", 144, 9, 2), (143, 1, 0, 0)),
     "the longest run": (packed(b"\x00\xff", 16373), (16373, 0, 0, 0)),
+    "exponents": (exact(bytes.fromhex("997f1b0c7e4300810000"), 5), (1, 0, 0, 4)),
+    "whole mantissas": (exact(b"\x80\x7f" + bytes(range(6)), 2), (0, 0, 0, 2)),
+    "bf16 with zeros": (exact(b"\xa8\x7f\x05\x00\x03", 2), (0, 0, 2, 0)),
+    "bf16 and float32": (exact(b"\x20\x00\x20", 97), (64, 0, 33, 0)),
+    "raw values": (exact(b"\x40" + bytes(range(8)), 2), (0, 0, 0, 2)),
+    "halves of zeros": (exact(bytes(2), 72, 1, 1), (72, 0, 0, 0)),
 }
 """Blocks of groups that a NIC takes, and how many of their floats take 0, 8, 16 and 32 bits."""
 

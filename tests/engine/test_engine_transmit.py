@@ -111,6 +111,20 @@ def test_a_peer_that_does_not_know_the_codec_gets_its_values_in_another(known: t
         assert np.concatenate(decoded).tobytes() == wanted.tobytes()
 
 
+@pytest.mark.parametrize("as_bf16", [False, True])
+def test_exact_gives_every_bit_back_behind_two_nics(as_bf16: bool) -> None:
+    sender, receiver = Nic(codec=CodecId.EXACT), Nic()
+    connect(sender, receiver)
+    values = np.random.default_rng(6).normal(0, 0.3, 8000).astype(np.float32)
+    if as_bf16:
+        values.view(np.uint32)[:] &= np.uint32(0xFFFF0000)
+    values[400:404] = np.array([1, 0x80000000, 0x7F800001, 0xFF800000], np.uint32).view(np.float32)
+    blocks = sender.from_host(make_segment(values.tobytes(), seq=FIRST))
+    arrived = [tcp_of(frame)[1] for frame in receiver.from_wire(blocks)]
+    assert b"".join(arrived) == values.tobytes()
+    assert sum(map(len, blocks)) < (0.45 if as_bf16 else 0.95) * values.nbytes
+
+
 @settings(max_examples=examples(200))
 @given(
     start=st.integers(1, 4000),

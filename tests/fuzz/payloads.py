@@ -21,7 +21,7 @@ import numpy.typing as npt
 from netoffload.codec import CODECS, Codec, kernels
 from netoffload.codec.bursts import BURST_LEN, DECODE_SLACK, ENCODE_SLACK, LANES, MALFORMED, TAGS_LEN, Middle
 from netoffload.codec.packed import GROUP
-from netoffload.codec_specs import BOUNDED_BY_K, SPECS, TAGGED, Packed
+from netoffload.codec_specs import BOUNDED_BY_K, SPECS, TAGGED, CodecId, Exact, Packed
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.jit import kernel
 from netoffload.compiled.octets import copy_octets, load_u16
@@ -146,7 +146,7 @@ def _decode_all(
         if (
             read != _wanted_status(codec_id, payload, start, length, told)
             or again != _wanted_halves(codec_id, payload, start, length, told, middle)
-            or (read != MALFORMED and again != MALFORMED and not _is_same(target, other, room, 4 * told))
+            or (read != MALFORMED and again != MALFORMED and not _is_same(target, other, room, 4 * told, codec_id))
         ):
             return accepted, index, length, read
         accepted += int(read != MALFORMED)
@@ -154,7 +154,8 @@ def _decode_all(
 
 
 _HAVE_TAGS: Final = sum(1 << codec_id for codec_id in TAGGED)
-_HAVE_GROUPS: Final = sum(1 << codec_id for codec_id, spec in SPECS.items() if isinstance(spec.form, Packed))
+_HAVE_GROUPS: Final = sum(1 << codec_id for codec_id, spec in SPECS.items() if isinstance(spec.form, Packed | Exact))
+_EXACT: Final = int(CodecId.EXACT)
 _BURST_OCTETS: Final = np.zeros(16, np.int64)
 for _codec_id, _codec in CODECS.items():
     _BURST_OCTETS[_codec_id] = _codec.oracle.encode(np.zeros(LANES, np.float32), 10).size
@@ -162,6 +163,8 @@ for _codec_id, _codec in CODECS.items():
 
 @kernel
 def _wanted_status(codec_id: int, payload: Uint8Array, start: int, length: int, count: int) -> int:
+    if codec_id == _EXACT:
+        return _wanted_exact(payload, start, length, count)
     if _HAVE_GROUPS >> codec_id & 1:
         return _wanted_groups(payload, start, length, count)
     if _HAVE_TAGS >> codec_id & 1 == 0:
@@ -228,6 +231,52 @@ def _wanted_groups(payload: Uint8Array, start: int, length: int, count: int) -> 
 
 
 @kernel
+def _wanted_exact(payload: Uint8Array, start: int, length: int, count: int) -> int:
+    """Return the status of groups of ``exact``, value by value; bits are read one at a time."""
+    at, end, left = start, start + length, count
+    while left > 0:
+        if at >= end:
+            return MALFORMED
+        head = int(payload[at])
+        kind, form, has_mask, width = head // 64, head // 16 % 4, head // 8 % 2, head % 8
+        lanes = min(left, 32 if form == 2 else 64)
+        values = 2 * lanes if form == 2 else lanes
+        left -= lanes
+        at += 1
+        if kind == 3 or form == 3 or width == 7 or (kind < 2 and head % 32 != 0):
+            return MALFORMED
+        if kind < 2:
+            at += 4 * lanes * kind
+            if at > end:
+                return MALFORMED
+            continue
+        mask_at = at + 1
+        at = mask_at + has_mask * ((values + 7) // 8)
+        if at > end:
+            return MALFORMED
+        there = values
+        if has_mask:
+            there = 0
+            for value in range(values):
+                there += int(payload[mask_at + value // 8]) >> value % 8 & 1
+        plane_len = (there + 7) // 8
+        planes_at = at
+        at += width * plane_len
+        if at > end or there == 0:
+            return MALFORMED
+        escapes = 0
+        for value in range(there):
+            ones = 0
+            for bit in range(width):
+                ones += int(payload[planes_at + bit * plane_len + value // 8]) >> value % 8 & 1
+            escapes += int(width > 0 and ones == width)
+        at += escapes + there * (3 if form == 0 else 1)
+        if at > end:
+            return MALFORMED
+    return at - start
+
+
+@kernel
 def _wanted_octets(payload: Uint8Array, at: int, end: int, codes: int) -> int:
     """Return the octets of 8-bit fields with the escapes that they announce; too many if the payload ends."""
     if at + codes > end:
@@ -269,9 +318,14 @@ def _wanted_halves(codec_id: int, payload: Uint8Array, start: int, length: int, 
 
 
 @kernel
-def _is_same(left: Uint8Array, right: Uint8Array, room: int, length: int) -> bool:
-    """Whether two targets of equal size hold the same ``length`` octets, from ``room`` octets before their ends on."""
+def _is_same(left: Uint8Array, right: Uint8Array, room: int, length: int, codec_id: int) -> bool:
+    """Whether two targets of equal size hold the same ``length`` octets, from ``room`` octets before their ends on.
+
+    Groups of ``exact`` have 32 or 64 words, so a middle that is no encoder's may cut one in two, and both are accepted.
+    """
     differs = 0
+    if codec_id == _EXACT:
+        return True
     for index in range(left.size - room, left.size - room + length):
         differs |= left[index] ^ right[index]
     return differs == 0

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from netoffload.codec import CODECS, Codec, get, reference
+from netoffload.codec_specs import CodecId
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import RunError, UsageError
 from tests.fuzz import floats, payloads
@@ -145,6 +146,12 @@ def test_payloads_are_decoded_at_the_edge_of_memory() -> None:
 @pytest.mark.skipif(JIT_DISABLED, reason="a batch is 4096 payloads")
 def test_payloads_without_tags_are_decoded_at_the_edge_of_memory() -> None:
     tally = payloads.fuzz_batches(5, 6, 4 * BATCH)  # one batch of each codec
+    assert min(tally["accepted"], tally["refused"]) > BATCH // 5
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="a batch is 4096 payloads")
+def test_payloads_of_exact_are_decoded_at_the_edge_of_memory() -> None:
+    tally = payloads.fuzz_batches(5, payloads._ORDER.index(CodecId.EXACT), BATCH)
     assert min(tally["accepted"], tally["refused"]) > BATCH // 5
 
 

@@ -95,6 +95,19 @@ def test_after_any_history_a_steady_gradient_is_as_exact_as_in_a_fresh_start(
         np.testing.assert_array_equal(sums[-1], fresh)
 
 
+@pytest.mark.parametrize("name", ["inc+c", "nic:codec=exact"])
+def test_exact_is_not_scaled(name: str) -> None:
+    own = [gradient(rank, 0, 0) for rank in range(2)]
+    for one in own:
+        one[:20] *= np.float32(2.0**-140)  # a scale below 1 would cut the last bits off
+
+    def one_rank(exchange: Exchange) -> Float32Array:
+        return steps_of(exchange, name, "exact", [own[exchange.rank] * 1000], feedback=False)[0][0]
+
+    for total in run_ranks(2, one_rank, codec=codec.get("exact"), bound_k=BOUND_K):
+        assert total.tobytes() == (own[0] * 1000 + own[1] * 1000).tobytes()
+
+
 @pytest.mark.parametrize("magnitudes", [(0, -10), (-10, 0, -10)])
 @pytest.mark.parametrize("name", ["inc+c", "packed"])
 def test_a_bucket_that_shrinks_takes_what_is_left_unsent_along(name: str, magnitudes: tuple[int, ...]) -> None:

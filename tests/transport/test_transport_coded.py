@@ -129,6 +129,22 @@ def test_every_call_has_the_bits_that_nics_give(count: int) -> None:
             assert [name for name, got, due in zip(CALLS, results, expected[rank], strict=True) if got != due] == []
 
 
+@pytest.mark.parametrize("count", [1, 5000, *(() if JIT_DISABLED else (3 * CODED_FLOATS + 5,))])
+def test_exact_has_the_bits_of_an_uncompressed_ring(count: int) -> None:
+    def run(exchange: Exchange) -> bytes:
+        values = vector(exchange.rank, count)
+        values[0] = (np.nan, -0.0, np.inf, 1e-40)[exchange.rank]
+        ring_allreduce(exchange, values, tagged=True, quantise=Quantiser(CodecId.EXACT, 10))
+        return values.tobytes()
+
+    def body(exchange: TcpExchange) -> tuple[bytes, int]:
+        return run(exchange), exchange.coding()[0]
+
+    results = run_tcp(4, body, coding=Quantiser(CodecId.EXACT, 10))
+    assert [got for got, _ in results] == run_ranks(4, run)
+    assert min(saved for _, saved in results) > 0.05 * 6 * count or count < 5000
+
+
 def test_rings_run_in_compiled_code() -> None:
     def body(exchange: TcpExchange) -> list[bool]:
         watched = Watched(exchange)

@@ -321,7 +321,8 @@ def coding_by(name: str, values: Float32Array, layout: Layout) -> Coding:
 
 def auto_factor(values: Float32Array, precision: Precision | None) -> np.float32:
     """Return the factor by which ``scale="auto"`` multiplies a gradient like this one."""
-    exponent = None if precision is None else exponent_for(codec_rms(precision.codec), root_mean_square(values))
+    rms = None if precision is None else codec_rms(precision.codec)
+    exponent = None if rms is None else exponent_for(rms, root_mean_square(values))
     return np.float32(2.0 ** (exponent or 0))
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from netoffload.codec import Codec, get, kernels
 from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST_PAYLOAD, Middle
 from netoffload.codec.packed import GROUP
-from netoffload.codec_specs import BOUNDED_BY_K
+from netoffload.codec_specs import BOUNDED_BY_K, Cut
 from netoffload.collectives.samples import gradients_from, parse_sigma, read_gradients
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compiled.jit import inlined_with, kernel
@@ -242,10 +242,10 @@ class Variant:
 
 
 def variants(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[Variant]:
-    """Return every codec with every kernel that runs here; codecs without a bound have the plain one only."""
+    """Return every codec with every kernel that runs here; codecs that only cut bits off have the plain one only."""
     names = [name for name in kernels.usable_kernels() if not only_kernels or name in only_kernels]
     made = [Variant(codec, name) for codec in codecs for name in names]
-    return [variant for variant in made if variant.takes_bound or variant.kernel == "plain"]
+    return [one for one in made if not isinstance(one.codec.spec.form, Cut) or one.kernel == "plain"]
 
 
 def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_k: int, repeat: int) -> dict[str, Any]:

@@ -1,0 +1,668 @@
+"""The exact codec: one body for every CPU. ``netoffload.codec`` describes the groups.
+
+Exponents of neighbouring floats are close to each other; signs and mantissas look random. So a group of 64 values has
+the largest exponent once, each other one as its distance below that, and the rest of each value as it is. Bits of the
+same weight of all distances stand together, in a *plane*: SIMD compares yield planes. What follows from them (which
+width is the shortest, which exponents escape, how long the group is) is arithmetic on words of 64 bits, the same on
+every CPU. So a group's size is known before its first octet is written.
+
+Values are float32, or pairs of bf16. Callers count words of 32 bits; every ``LOOK`` words the encoder takes the type
+that makes the next 64 words shorter. The rest of a value are mantissa and sign: the value's bits rotated left by one,
+below the exponent. Of float32 they are three octets, of bf16 one, and one of a float32 whose low half is 0. So bf16
+that was widened to float32 takes what bf16 takes.
+
+Instruction sets differ in six primitives (:class:`Moves`), which squeeze bits, octets or words together by a mask, and
+spread them. A group of fewer than 64 values is filled up with zeros in the slack behind the target.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from llvmlite import ir
+from numba import types
+
+from netoffload.codec import vectors
+from netoffload.codec.bursts import BURST_LEN, ENCODE_SLACK, LANES, MALFORMED
+from netoffload.codec.vectors import I8, I16, I32, I64, Isa, call, words
+from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
+from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
+from netoffload.compiled.jit import JIT_DISABLED, compiled_with, inline_kernel, inlined_with
+from netoffload.compiled.octets import (
+    clear_octets,
+    copy_octets,
+    load_u16,
+    load_u32,
+    load_u64,
+    popcount_u64,
+    store_u16,
+    store_u32,
+    store_u64,
+    u8,
+)
+
+GROUP: Final = 64
+"""Values in a group."""
+
+LOOK: Final = 4096
+"""Words after which the encoder chooses the type of values again."""
+
+FLOAT32: Final = 0
+NARROW: Final = 1
+"""Float32 with zeros in the low half."""
+BF16: Final = 2
+
+ZEROS: Final = 0x00
+RAW: Final = 0x40
+CODED: Final = 0x80
+"""Kinds of groups. The head of a group is kind | type << 4 | is there a mask << 3 | width."""
+
+WIDTH_MAX: Final = 6
+_WIDTH_BITS: Final = 7
+_FILLED_LEN: Final = 4 * GROUP
+_FILLED_AT: Final = ENCODE_SLACK - _FILLED_LEN
+"""Where in the slack a short group is filled up: beyond what the group itself takes, with 64 octets to spare."""
+
+_OCTETS: Final = ir.VectorType(I8, GROUP)
+_LANES: Final = ir.VectorType(ir.IntType(1), GROUP)
+_HALVES: Final = ir.VectorType(I16, GROUP)
+_PAIRS: Final = ir.VectorType(I16, GROUP // 2)
+_QUARTER: Final = GROUP // 4
+
+Seen: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
+"""Of 64 values: which are not 0, the largest exponent, whether a low half is not 0, and for each width from 1 on which
+exponents of values that are not 0 escape."""
+
+_SEEN: Final = types.UniTuple(types.int64, 9)
+
+Got: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int]
+"""Six planes, which exponents escape, which values are not 0, the largest exponent, octets of the group's values."""
+
+Planned: TypeAlias = tuple[int, int, int, int, int]
+"""The largest exponent, the width, octets of a plane, which exponents escape, which values are not 0."""
+
+
+class Moves(NamedTuple):
+    """The primitives of an instruction set; all but the first one emit code."""
+
+    spread_bits: Callable[[int, int], int]
+    """From the low bits of a word to the bits of a mask, with 0 between them."""
+    squeeze_bits: Callable[[Builder, Sequence[Value], Value], Sequence[Value]]
+    """Given words and a mask: the way back, for each."""
+    put_octets: Callable[[Builder, Value, Value, Value, Value], Value]
+    """Given an address, a place, 64 octets and a mask: store those in the mask together; return the place behind."""
+    get_octets: Callable[[Builder, Value, Value, Value], Value]
+    """The way back, with 0 between them."""
+    put_words: Callable[[Builder, Value, Value, Sequence[Value], Value], None]
+    """The same for the low three octets of 64 words, in four vectors."""
+    get_words: Callable[[Builder, Value, Value, Value], list[Value]]
+
+
+class Groups(NamedTuple):
+    """What the body needs of an instruction set."""
+
+    spread_bits: Callable[[int, int], int]
+    look: Callable[[int, Uint8Array, int], Seen]
+    """From the type of 64 values."""
+    put: Callable[[int, Uint8Array, int, Planned, Uint8Array, int], None]
+    """From the type and the values: store planes, exponents that escape, and rests."""
+    get: Callable[[int, Uint8Array, int, Got, Uint8Array, int], None]
+    """From the type, the place of the escapes and the planes: store the values, whole bursts."""
+
+
+class _Plan(NamedTuple):
+    """How a group is written."""
+
+    head: int
+    there: int
+    escapes: int
+    octets: int
+
+
+@inline_kernel
+def _low(word: int, count: int) -> int:
+    """Return the low ``count`` bits of a word, 1 to 64."""
+    return word & ((1 << (int(count) - 1) << 1) - 1)  # twice, because a shift by 64 is not defined
+
+
+@inline_kernel
+def _cheaper(best: tuple[int, int, int], width: int, escapes: int, plane_len: int) -> tuple[int, int, int]:
+    """Return (width, who escapes, octets of both) of the cheaper width, ``best`` if both cost the same."""
+    octets = width * plane_len + popcount_u64(escapes)
+    return (width, escapes, octets) if octets < best[2] else best
+
+
+@inline_kernel
+def _plan(seen: Seen, values: int, kind: int) -> _Plan:
+    """Return the shortest form of a group of ``values`` values."""
+    there, _, low, e1, e2, e3, e4, e5, e6 = seen
+    if there == 0:
+        return _Plan(ZEROS | kind << 4, 0, 0, 1)
+    count = popcount_u64(there)
+    plane_len = (count + 7) >> 3
+    best = 0, 0, 0
+    if e1:
+        best = _cheaper((0, 0, 9 * GROUP), 1, e1, plane_len)
+        best = _cheaper(best, 2, e2, plane_len)
+        best = _cheaper(best, 3, e3, plane_len)
+        best = _cheaper(best, 4, e4, plane_len)
+        best = _cheaper(best, 5, e5, plane_len)
+        best = _cheaper(best, 6, e6, plane_len)
+    form = NARROW if kind == FLOAT32 and low == 0 else kind
+    has_zeros = int(count < values)
+    octets = 2 + has_zeros * ((values + 7) >> 3) + best[2] + count * (3 if form == FLOAT32 else 1)
+    values_len = values * (2 if kind == BF16 else 4)
+    if octets > values_len:
+        return _Plan(RAW | kind << 4, there, 0, 1 + values_len)
+    return _Plan(CODED | form << 4 | has_zeros << 3 | best[0], there, best[1], octets)
+
+
+@inline_kernel
+def _fill(source: Uint8Array, first: int, lanes: int, target: Uint8Array, at: int) -> int:
+    """Copy ``lanes`` words into the slack behind ``at``, fill them up with zeros, and return where they are."""
+    filled = at + _FILLED_AT
+    copy_octets(source, first, target, filled, 4 * lanes)
+    clear_octets(target, filled + 4 * lanes, _FILLED_LEN - 4 * lanes)
+    return filled
+
+
+def encoder(groups: Groups) -> Callable[..., tuple[int, int]]:
+    """Return ``encode_fit``."""
+    _, look, put, _ = groups
+
+    def put_group(
+        kind: int, source: Uint8Array, first: int, values: int, target: Uint8Array, at: int, end: int
+    ) -> tuple[int, int]:
+        """Write a group if it ends at ``end`` or before; return its octets, and how many values are 0."""
+        seen = look(kind, source, first)
+        head, there, escapes, octets = _plan(seen, values, kind)
+        zeros = values - popcount_u64(there)
+        if at + octets > end:
+            return octets, zeros
+        target[at] = head
+        if head < RAW:
+            return octets, zeros
+        if head < CODED:
+            copy_octets(source, first, target, at + 1, octets - 1)
+            return octets, zeros
+        target[at + 1] = seen[1]
+        cursor = at + 2
+        if zeros:
+            store_u64(target, cursor, there)
+            cursor += (values + 7) >> 3
+        planned = seen[1], head & _WIDTH_BITS, (values - zeros + 7) >> 3, escapes, there
+        put(head >> 4 & 3, source, first, planned, target, cursor)
+        return octets, zeros
+
+    put_whole, put_filled = inlined_with(put_group), compiled_with(put_group)
+
+    @compiled_with
+    def choose(source: Uint8Array, first: int, lanes: int, target: Uint8Array, at: int) -> int:
+        """Return the type that makes ``lanes`` words, up to 64, shorter."""
+        filled = _fill(source, first, lanes, target, at)
+        half = min(lanes, GROUP // 2)
+        as_float32 = _plan(look(FLOAT32, target, filled), lanes, FLOAT32).octets
+        as_bf16 = _plan(look(BF16, target, filled), 2 * half, BF16).octets
+        if lanes > half:
+            as_bf16 += _plan(look(BF16, target, filled + 2 * GROUP), 2 * (lanes - half), BF16).octets
+        return BF16 if as_bf16 < as_float32 else FLOAT32
+
+    @compiled_with
+    def put_short(
+        kind: int, source: Uint8Array, first: int, lanes: int, target: Uint8Array, at: int, end: int
+    ) -> tuple[int, int, int]:
+        """Write a group of up to ``lanes`` words, or of so many bursts as fit; return words, octets, zeros."""
+        while lanes > 0:
+            filled = _fill(source, first, lanes, target, at)
+            octets, zeros = put_filled(kind, target, filled, lanes * (1 + (kind == BF16)), target, at, end)
+            if at + octets <= end:
+                return lanes, octets, zeros
+            lanes = (lanes - 1) // LANES * LANES
+        return 0, 0, 0
+
+    @inlined_with
+    def encode(source: Uint8Array, source_at: int, count: int, room: Stretch, classes: Int64Array) -> tuple[int, int]:
+        target, at = room.octets, room.at
+        end = at + room.length
+        done = kind = none = halves = 0
+        while done < count:
+            first = source_at + 4 * done
+            if done % LOOK == 0:
+                kind = choose(source, first, min(GROUP, count - done), target, at)
+            whole = GROUP if kind == FLOAT32 else GROUP // 2
+            wanted = lanes = min(whole, count - done)
+            octets, zeros = 0, 0
+            if lanes == whole:
+                octets, zeros = put_whole(kind, source, first, GROUP, target, at, end)
+            if lanes < whole or at + octets > end:
+                lanes, octets, zeros = put_short(kind, source, first, lanes, target, at, end)
+            at += octets
+            done += lanes
+            if kind == FLOAT32:
+                none += zeros
+            else:
+                halves += lanes
+            if lanes < wanted:
+                break
+        classes[0] += none
+        classes[2] += halves
+        classes[3] += done - none - halves
+        return done, at - room.at
+
+    return encode
+
+
+def decoder(groups: Groups) -> Callable[..., int]:
+    """Return ``decode``."""
+    spread_bits, _, _, get = groups
+
+    @inline_kernel
+    def plane(octets: Uint8Array, at: int, number: int, width: int, plane_len: int, there: int) -> int:
+        if number >= width:
+            return 0
+        return spread_bits(load_u64(octets, at + number * plane_len), there)
+
+    @inlined_with
+    def get_group(coded: Stretch, left: int, target: Uint8Array, target_at: int) -> tuple[int, int]:
+        """Read a group from the start of a stretch; return its octets, or ``MALFORMED``, and its words."""
+        octets, at, end = coded.octets, coded.at, coded.at + coded.length
+        head = u8(octets, at)
+        kind, form, width = head & 0xC0, head >> 4 & 3, head & _WIDTH_BITS
+        lanes = min(left, GROUP // 2 if form == BF16 else GROUP)
+        if kind != CODED:
+            length = 1 + 4 * lanes if kind == RAW else 1
+            if kind > RAW or head & 0x1F or form > BF16 or at + length > end:
+                return MALFORMED, 0
+            if kind == RAW:
+                copy_octets(octets, at + 1, target, target_at, 4 * lanes)
+            else:
+                clear_octets(target, target_at, 4 * lanes)
+            return length, lanes
+        values = 2 * lanes if form == BF16 else lanes
+        cursor, there = at + 2, _low(-1, values)
+        if head & 8:
+            there &= load_u64(octets, cursor)
+            cursor += (values + 7) >> 3
+        count = popcount_u64(there)
+        plane_len = (count + 7) >> 3
+        escapes_at = cursor + width * plane_len
+        if form > BF16 or width > WIDTH_MAX or count == 0 or escapes_at > end:
+            return MALFORMED, 0
+        c0 = plane(octets, cursor, 0, width, plane_len, there)
+        c1 = plane(octets, cursor, 1, width, plane_len, there)
+        c2 = plane(octets, cursor, 2, width, plane_len, there)
+        c3 = plane(octets, cursor, 3, width, plane_len, there)
+        c4 = c5 = 0
+        escapes = (c0 if width > 0 else 0) & (c1 if width > 1 else -1)
+        escapes &= (c2 if width > 2 else -1) & (c3 if width > 3 else -1) & there
+        if width > 4:
+            c4 = plane(octets, cursor, 4, width, plane_len, there)
+            c5 = plane(octets, cursor, 5, width, plane_len, there)
+            escapes &= c4 & (c5 if width > 5 else -1)
+        length = escapes_at + popcount_u64(escapes) + count * (3 if form == FLOAT32 else 1) - at
+        if at + length > end:
+            return MALFORMED, 0
+        got = (c0, c1, c2, c3, c4, c5, escapes, there, u8(octets, at + 1), 4 * lanes)
+        get(form, octets, escapes_at, got, target, target_at)
+        return length, lanes
+
+    @inlined_with
+    def decode(coded: Stretch, count: int, target: Uint8Array, target_at: int) -> int:
+        at, end, done = coded.at, coded.at + coded.length, 0
+        while done < count:
+            if at >= end:
+                return MALFORMED
+            length, lanes = get_group(Stretch(coded.octets, at, end - at), count - done, target, target_at + 4 * done)
+            if length == MALFORMED:
+                return MALFORMED
+            at += length
+            done += lanes
+        return at - coded.at
+
+    return decode
+
+
+def groups_of(moves: Moves) -> Groups:
+    """Return what the body needs, from the primitives of an instruction set."""
+    looks, puts, gets = _interpreted() if JIT_DISABLED else _emitted(moves)
+    look32, look16 = looks
+    put32, put_narrow, put16 = puts
+    get32, get_narrow, get16 = gets
+
+    @inlined_with
+    def look(kind: int, source: Uint8Array, first: int) -> Seen:
+        return look16(source, first) if kind == BF16 else look32(source, first)
+
+    @inlined_with
+    def put(form: int, source: Uint8Array, first: int, planned: Planned, target: Uint8Array, at: int) -> None:
+        if form == FLOAT32:
+            put32(source, first, planned, target, at)
+        elif form == NARROW:
+            put_narrow(source, first, planned, target, at)
+        else:
+            put16(source, first, planned, target, at)
+
+    @inlined_with
+    def get(form: int, octets: Uint8Array, at: int, got: Got, target: Uint8Array, target_at: int) -> None:
+        if form == FLOAT32:
+            get32(octets, at, got, target, target_at)
+        elif form == NARROW:
+            get_narrow(octets, at, got, target, target_at)
+        else:
+            get16(octets, at, got, target, target_at)
+
+    return Groups(moves.spread_bits, look, put, get)
+
+
+_FORMS: Final = (FLOAT32, NARROW, BF16)
+
+
+def _emitted(moves: Moves) -> tuple[list[Any], list[Any], list[Any]]:
+    looks = [_emitted_look(form) for form in (FLOAT32, BF16)]
+    return looks, [_emitted_put(moves, form) for form in _FORMS], [_emitted_get(moves, form) for form in _FORMS]
+
+
+def _all(value: int, vector: ir.VectorType = _OCTETS) -> ir.Constant:
+    return ir.Constant(vector, [value] * vector.count)
+
+
+def _narrowed(builder: Builder, parts: Sequence[Value]) -> Value:
+    """Return the low octets of 64 values."""
+    return vectors.join(builder, [builder.trunc(one, ir.VectorType(I8, one.type.count)) for one in parts])
+
+
+def _load(builder: Builder, form: int, source: Value, at: Value) -> list[Value]:
+    """Return 64 values, 64 octets in each vector."""
+    kind = ir.VectorType(I16, GROUP // 2) if form == BF16 else ir.VectorType(I32, _QUARTER)
+    places = [builder.add(at, I64(place)) for place in range(0, (2 if form == BF16 else 4) * GROUP, 64)]
+    return [vectors.load(builder, source, place, kind) for place in places]
+
+
+def _exponents(builder: Builder, form: int, values: Sequence[Value]) -> Value:
+    """Return the exponents of 64 values, an octet each."""
+    octets = [builder.bitcast(builder.shl(one, _all(1, one.type)), _OCTETS) for one in values]
+    value_len = 2 if form == BF16 else 4
+    lasts = [octet for octet in range(2 * GROUP) if octet % value_len == value_len - 1]
+    order = words(*lasts, lanes=len(lasts))
+    pairs = zip(octets[::2], octets[1::2], strict=True)
+    return vectors.join(builder, [builder.shuffle_vector(left, right, order) for left, right in pairs])
+
+
+def _rotated(builder: Builder, value: Value, bits: int) -> Value:
+    """Return lanes rotated left."""
+    element = value.type.element
+    name = f"llvm.fshl.v{value.type.count}i{element.width}"
+    return call(builder, name, value.type, value, value, _all(bits, value.type))
+
+
+def _emitted_look(form: int) -> Any:
+    @emits(_SEEN, ARRAY, types.int64)
+    def look(builder: Builder, source: Value, at: Value) -> list[Value]:
+        values = _load(builder, form, source, at)
+        exponents = _exponents(builder, form, values)
+        not_0 = vectors.join(builder, [builder.icmp_unsigned("!=", one, _all(0, one.type)) for one in values])
+        union = values[0]
+        for one in values[1:]:
+            union = builder.or_(union, one)
+        low = I64(1)
+        if form != BF16:
+            low_bits = builder.icmp_unsigned("!=", builder.and_(union, _all(0xFFFF, union.type)), _all(0, union.type))
+            low = vectors.bits_of_plane(builder, low_bits)
+        top = call(builder, f"llvm.vector.reduce.umax.v{GROUP}i8", I8, exponents)
+        distances = builder.sub(vectors.all_lanes(builder, top, _OCTETS), exponents)
+        there = builder.bitcast(not_0, I64)
+        over = [builder.icmp_unsigned(">=", distances, _all((1 << width) - 1)) for width in range(1, WIDTH_MAX + 1)]
+        escapes = [builder.and_(builder.bitcast(plane, I64), there) for plane in over]
+        return [there, builder.zext(top, I64), low, *escapes]
+
+    return look
+
+
+def _put_planes(
+    builder: Builder, moves: Moves, distances: Value, planned: Sequence[Value], places: Sequence[Value]
+) -> None:
+    """Store planes one ``plane_len`` after the other; those beyond the width are overwritten by what follows."""
+    _, width, plane_len, _, there = planned
+    target, at = places
+    pairs = builder.bitcast(distances, _PAIRS)
+
+    def put(bits: range) -> None:
+        planes = []
+        for bit in bits:
+            signs = builder.bitcast(builder.shl(pairs, _all(7 - bit, _PAIRS)), _OCTETS)
+            planes.append(builder.bitcast(builder.icmp_signed("<", signs, _all(0)), I64))
+        for bit, plane in zip(bits, moves.squeeze_bits(builder, planes, there), strict=True):
+            vectors.store(builder, plane, target, builder.add(at, builder.mul(plane_len, I64(bit))))
+
+    put(range(4))
+    with builder.if_then(builder.icmp_unsigned(">", width, I64(4)), likely=False):
+        put(range(4, WIDTH_MAX))
+
+
+def _emitted_put(moves: Moves, form: int) -> Any:
+    @emits(types.none, ARRAY, types.int64, types.UniTuple(types.int64, 5), ARRAY, types.int64)
+    def put(builder: Builder, source: Value, first: Value, planned: Value, target: Value, at: Value) -> None:
+        values = _load(builder, form, source, first)
+        exponents = _exponents(builder, form, values)
+        top, width, plane_len, escapes, there = all_planned = vectors.members(builder, planned)
+        distances = builder.sub(vectors.all_lanes(builder, builder.trunc(top, I8), _OCTETS), exponents)
+        largest = builder.trunc(builder.sub(builder.shl(I64(1), width), I64(1)), I8)
+        largest = vectors.all_lanes(builder, largest, _OCTETS)
+        distances = call(builder, f"llvm.umin.v{GROUP}i8", _OCTETS, distances, largest)
+        _put_planes(builder, moves, distances, all_planned, (target, at))
+        at = builder.add(at, builder.mul(width, plane_len))
+        at = moves.put_octets(builder, target, at, exponents, escapes)
+        rotated = [_rotated(builder, one, 1) for one in values]
+        if form == FLOAT32:
+            moves.put_words(builder, target, at, rotated, there)
+            return
+        if form == NARROW:  # the sign is the lowest bit, and the mantissa's upper bits are 17 to 23
+            rotated = [builder.or_(one, builder.lshr(one, _all(16, one.type))) for one in rotated]
+        moves.put_octets(builder, target, at, _narrowed(builder, rotated), there)
+
+    return put
+
+
+def _emitted_get(moves: Moves, form: int) -> Any:
+    @emits(types.none, ARRAY, types.int64, types.UniTuple(types.int64, 10), ARRAY, types.int64)
+    def get(builder: Builder, octets: Value, at: Value, got: Value, target: Value, target_at: Value) -> None:
+        *planes, escapes, there, top, length = vectors.members(builder, got)
+        exponents = vectors.all_lanes(builder, builder.trunc(top, I8), _OCTETS)
+        for bit, plane in enumerate(planes):
+            weight = builder.select(builder.bitcast(plane, _LANES), _all(1 << bit), _all(0))
+            exponents = builder.sub(exponents, weight)
+        escaped = moves.get_octets(builder, octets, at, escapes)
+        exponents = builder.select(builder.bitcast(escapes, _LANES), escaped, exponents)
+        exponents = builder.select(builder.bitcast(there, _LANES), exponents, _all(0))
+        rest_at = builder.add(at, builder.ctpop(escapes))
+        if form == FLOAT32:
+            rests = moves.get_words(builder, octets, rest_at, there)
+            values = []
+            for number, rest in enumerate(rests):
+                tops = builder.zext(vectors.part(builder, exponents, number, _QUARTER), rest.type)
+                value = builder.or_(builder.shl(tops, _all(24, rest.type)), rest)
+                values.append(_rotated(builder, value, 31))
+        else:
+            rests = builder.zext(moves.get_octets(builder, octets, rest_at, there), _HALVES)
+            tops = builder.shl(builder.zext(exponents, _HALVES), _all(8, _HALVES))
+            halves = _rotated(builder, builder.or_(tops, rests), 15)
+            values = [vectors.part(builder, halves, number, _QUARTER) for number in range(4)]
+            if form == NARROW:
+                kind = ir.VectorType(I32, _QUARTER)
+                values = [builder.shl(builder.zext(one, kind), _all(16, kind)) for one in values]
+        _store(builder, values, target, target_at, length)
+
+    return get
+
+
+def _store(builder: Builder, values: Sequence[Value], target: Value, at: Value, length: Value) -> None:
+    """Store values, of a short group only its bursts."""
+    each = values[0].type.count * values[0].type.element.width // 8
+    with builder.if_else(builder.icmp_unsigned("==", length, I64(4 * each))) as (whole, short):
+        with whole:
+            for number, value in enumerate(values):
+                vectors.store(builder, value, target, builder.add(at, I64(each * number)))
+        with short:
+            bursts = ir.VectorType(I8, BURST_LEN)
+            for number, value in enumerate(values):
+                in_octets = builder.bitcast(value, ir.VectorType(I8, each))
+                for burst in range(each // BURST_LEN):
+                    place = each * number + BURST_LEN * burst
+                    with builder.if_then(builder.icmp_unsigned("<", I64(place), length)):
+                        part = builder.bitcast(vectors.part(builder, in_octets, burst, BURST_LEN), bursts)
+                        vectors.store(builder, part, target, builder.add(at, I64(place)))
+
+
+def _interpreted() -> tuple[list[Any], list[Any], list[Any]]:
+    """Return :func:`_emitted` without a compiler."""
+
+    def read(form: int, source: Uint8Array, first: int) -> list[int]:
+        """Return 64 values, each with its exponent above the rest: a float32 has 24 bits of it, else there are 8."""
+        if form == BF16:
+            halves = [load_u16(source, first + 2 * lane) for lane in range(GROUP)]
+        elif form == NARROW:
+            halves = [load_u16(source, first + 4 * lane + 2) for lane in range(GROUP)]
+        else:
+            full = [load_u32(source, first + 4 * lane) for lane in range(GROUP)]
+            return [(word << 1 | word >> 31) & 0xFFFFFFFF for word in full]
+        return [(half << 1 | half >> 15) & 0xFFFF for half in halves]
+
+    def mask(truths: Sequence[object]) -> int:
+        return sum(bool(truth) << lane for lane, truth in enumerate(truths))
+
+    def look(form: int, source: Uint8Array, first: int) -> tuple[int, ...]:
+        values = read(form, source, first)
+        exponents = [value >> (24 if form == FLOAT32 else 8) for value in values]
+        distances = [max(exponents) - one for one in exponents]
+        low = mask([value & 0x1FFFE for value in values]) if form == FLOAT32 else 1
+        there = mask(values)
+        escapes = [mask([one >= 2**width - 1 for one in distances]) & there for width in range(1, WIDTH_MAX + 1)]
+        return there, max(exponents), low, *escapes
+
+    def put(form: int, source: Uint8Array, first: int, planned: Planned, target: Uint8Array, at: int) -> None:
+        top, width, plane_len, escapes, there = planned
+        rest_len = 3 if form == FLOAT32 else 1
+        values = read(form, source, first)
+        kept = [value for lane, value in enumerate(values) if there >> lane & 1]
+        distances = [min(top - (value >> 8 * rest_len), 2**width - 1) for value in kept]
+        for bit in range(width):
+            store_u64(target, at + bit * plane_len, mask([one >> bit & 1 for one in distances]))
+        at += width * plane_len
+        coded = [values[lane] >> 8 * rest_len for lane in range(GROUP) if escapes >> lane & 1]
+        octets = bytes(coded) + b"".join(value.to_bytes(4, "little")[:rest_len] for value in kept)
+        target[at : at + len(octets)] = list(octets)
+
+    def get(form: int, octets: Uint8Array, at: int, got: Got, target: Uint8Array, target_at: int) -> None:
+        *planes, escapes, there, top, length = got
+        rest_len, rest_at = 3 if form == FLOAT32 else 1, at + popcount_u64(escapes)
+        value_len = 2 if form == BF16 else 4
+        for lane in range(length // value_len):
+            value = 0
+            if there >> lane & 1:
+                exponent = top - sum((plane >> lane & 1) << bit for bit, plane in enumerate(planes)) & 0xFF
+                if escapes >> lane & 1:
+                    exponent, at = u8(octets, at), at + 1
+                rest = load_u32(octets, rest_at) & (1 << 8 * rest_len) - 1
+                rest_at += rest_len
+                bits = 8 + 8 * rest_len
+                value = exponent << 8 * rest_len | rest
+                value = value >> 1 | (value & 1) << bits - 1
+            if form == BF16:
+                store_u16(target, target_at + 2 * lane, value)
+            else:
+                store_u32(target, target_at + 4 * lane, value << (16 if form == NARROW else 0))
+
+    return (
+        [partial(look, form) for form in (FLOAT32, BF16)],
+        [partial(put, form) for form in _FORMS],
+        [partial(get, form) for form in _FORMS],
+    )
+
+
+def moves_by_bursts(
+    isa: Isa,
+    put_words: Callable[[Builder, Value, Value, Sequence[Value], Value], None],
+    get_words: Callable[[Builder, Value, Value, Value], list[Value]],
+) -> Moves:
+    """Return primitives that move the octets of one burst after the other."""
+    eights = ir.VectorType(I64, GROUP // LANES)
+
+    def put_octets(builder: Builder, target: Value, at: Value, octets: Value, mask: Value) -> Value:
+        bursts = builder.bitcast(octets, eights)
+        for number in range(eights.count):
+            here = mask_of(builder, mask, number)
+            word = builder.extract_element(bursts, I32(number))
+            vectors.store(builder, isa.squeeze(builder, word, here), target, at)
+            at = builder.add(at, builder.ctpop(here))
+        return at
+
+    def get_octets(builder: Builder, payload: Value, at: Value, mask: Value) -> Value:
+        bursts = ir.Constant(eights, ir.Undefined)
+        for number in range(eights.count):
+            here = mask_of(builder, mask, number)
+            word = isa.spread(builder, vectors.load(builder, payload, at, I64), here)
+            bursts = builder.insert_element(bursts, word, I32(number))
+            at = builder.add(at, builder.ctpop(here))
+        return builder.bitcast(bursts, _OCTETS)
+
+    return Moves(_spread_bits, _squeezed, put_octets, get_octets, put_words, get_words)
+
+
+def mask_of(builder: Builder, mask: Value, burst: int) -> Value:
+    """Return a burst's eight bits of a mask."""
+    return builder.and_(builder.lshr(mask, I64(LANES * burst)), I64(0xFF))
+
+
+def _steps(builder: Builder, mask: Value) -> list[Value]:
+    """Return which bits move by 1, 2, 4, ... places (Warren, Hacker's Delight, 7-4)."""
+    steps = []
+    odd = builder.shl(builder.not_(mask), I64(1))
+    for step in range(6):
+        parity = odd
+        for by in (1, 2, 4, 8, 16, 32):
+            parity = builder.xor(parity, builder.shl(parity, I64(by)))
+        moved = builder.and_(parity, mask)
+        steps.append(moved)
+        mask = builder.or_(builder.xor(mask, moved), builder.lshr(moved, I64(1 << step)))
+        odd = builder.and_(odd, builder.not_(parity))
+    return steps
+
+
+def _squeezed(builder: Builder, planes: Sequence[Value], mask: Value) -> Sequence[Value]:
+    """Move the bits of words in a mask together; with a mask of all ones, nothing."""
+    dense = builder.block
+    with builder.if_then(builder.icmp_unsigned("!=", mask, I64(-1))):
+        steps, squeezed = _steps(builder, mask), []
+        for plane in planes:
+            word = builder.and_(plane, mask)
+            for step, moved in enumerate(steps):
+                moving = builder.and_(word, moved)
+                word = builder.or_(builder.xor(word, moving), builder.lshr(moving, I64(1 << step)))
+            squeezed.append(word)
+        sparse = builder.block
+    results = []
+    for plane, word in zip(planes, squeezed, strict=True):
+        result = builder.phi(I64)
+        result.add_incoming(plane, dense)
+        result.add_incoming(word, sparse)
+        results.append(result)
+    return results
+
+
+if JIT_DISABLED:
+
+    def _spread_bits(word: int, mask: int) -> int:
+        return sum((word >> at & 1) << bit for at, bit in enumerate(bit for bit in range(64) if mask >> bit & 1))
+
+else:
+
+    @emits(types.int64, types.int64, types.int64)
+    def _spread_sparse(builder: Builder, word: Value, mask: Value) -> Value:
+        for step, moved in reversed(list(enumerate(_steps(builder, mask)))):
+            moving = builder.and_(builder.shl(word, I64(1 << step)), moved)
+            word = builder.or_(builder.and_(word, builder.not_(moved)), moving)
+        return builder.and_(word, mask)
+
+    @inline_kernel
+    def _spread_bits(word: int, mask: int) -> int:
+        return word if mask == -1 else _spread_sparse(word, mask)
