@@ -92,11 +92,12 @@ def _layout(layers: str | None, count: int) -> Layout:
     if layers is None:
         return Layout.flat(count)
     if layers == HDC:
+        from netoffload.lab.training import models
+
         try:
-            from netoffload.lab.training.models.hdc import build_hdc
+            layout = Layout(models.get(HDC).layer_sizes(models.GREY_28))
         except ImportError as error:
             raise UsageError(f"the layers of hdc need torch: pip install 'netoffload[train]' ({error})") from error
-        layout = Layout(tuple(parameter.numel() for parameter in build_hdc(1).parameters()))
     else:
         try:
             layout = Layout(tuple(int(text) for text in layers.split(",")))

@@ -44,14 +44,13 @@ took another way, the run ends with an error.
 and the number of the iteration. Batches, dropout and compressors' random numbers depend on seeds and numbers alone. So
 a run goes on from a checkpoint bit for bit (``checkpoint``).
 
-**A model is a file** of ``models`` with a :class:`~netoffload.lab.training.model_spec.ModelSpec`: how it is built, the
-samples that it takes, the size in its paper, optimizer, learning rates and their schedule, loss. No other code names a
-model. A data set has a shape and classes, and a model is built for both.
+**A model is an entry of** ``models`` (its samples, the size in its paper, optimizer, schedule) and a network of
+``networks``. No other code names a model. A data set has a shape and classes, and a model is built for both.
 
 Files, in the order in which a run uses them. ``config``: the settings of a run, with ``optimizers``: the optimizers and
 schedules by their names. ``plan``: the order of a series of runs, and what to keep. ``data_spec``: the names of data
 sets; ``image_files`` reads those of images, ``dataset`` has their arrays, ``data`` loads a set and a worker's share.
-``model_spec``, ``models`` and ``layers``: the networks; ``replica``: a network over flat buffers; ``parallel``: a
+``models`` and ``networks``; ``replica``: a network over flat buffers; ``parallel``: a
 rank's part of a network. ``capture`` keeps gradients, and shows them in TensorBoard. ``doors``: how a gradient becomes
 the next weights; ``loop``: the iterations and the work between them; ``checkpoint``: the state on disk. ``memory``
 estimates what ranks need. ``outcome``: the result of a rank, and the traffic of all; ``rank``: the rank's program;

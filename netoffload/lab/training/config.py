@@ -18,7 +18,7 @@ from netoffload.errors import UsageError
 from netoffload.lab.results import decode_dataclass
 from netoffload.lab.training import models
 from netoffload.lab.training.data_spec import DATASETS, SYNTHETIC, DataSpec, parse_alpha, parse_data
-from netoffload.lab.training.model_spec import ModelSpec, SampleShape, Tokens
+from netoffload.lab.training.models import ModelSpec, SampleShape, Tokens
 from netoffload.lab.training.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule, choose, spelt
 from netoffload.methods.registry import LEARNING_RATE_MAX
 

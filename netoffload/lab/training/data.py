@@ -19,7 +19,7 @@ from netoffload.lab.training import image_files
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.data_spec import DATASETS, SYNTHETIC
 from netoffload.lab.training.dataset import Dataset, Images, Labels
-from netoffload.lab.training.model_spec import TEXT, SampleShape, Tokens
+from netoffload.lab.training.models import TEXT, SampleShape, Tokens
 
 SYNTHETIC_TESTS: Final = 16
 """Test samples of synthetic data: enough to run the model in evaluation mode."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
-from netoffload.lab.training.model_spec import COLOUR_32, GREY_28, TEXT, SampleShape, Tokens
+from netoffload.lab.training.models import COLOUR_32, GREY_28, TEXT, SampleShape, Tokens
 
 SYNTHETIC: Final = "synthetic"
 SAMPLES: Final = "samples"

@@ -26,7 +26,7 @@ import torch
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
 from netoffload.errors import UsageError
 from netoffload.lab.training.dataset import Dataset
-from netoffload.lab.training.model_spec import CLASSES, COLOUR_32, GREY_28
+from netoffload.lab.training.models import CLASSES, COLOUR_32, GREY_28
 
 SIDE: Final = GREY_28.side
 FEATURES: Final = GREY_28.features

@@ -49,7 +49,7 @@ from netoffload.compressors import Compressor, Layout
 from netoffload.lab.training import data
 from netoffload.lab.training.config import Parallel, TrainSettings
 from netoffload.lab.training.dataset import Dataset
-from netoffload.lab.training.layers import FullyConnected
+from netoffload.lab.training.networks import FullyConnected
 from netoffload.lab.training.replica import Batches, Replica, Travel, accuracy_of, build_model
 from netoffload.methods import Sent
 

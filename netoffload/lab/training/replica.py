@@ -30,7 +30,7 @@ from netoffload.collectives import Exchange
 from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.training.capture import Layer
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.layers import FullyConnected
+from netoffload.lab.training.networks import FullyConnected, cross_entropy
 from netoffload.methods import Sent
 
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
@@ -144,7 +144,7 @@ class Replica:
         """
         if self._adds_gradients:
             self._flat_gradient.zero_()
-        loss, factor = self._settings.model_spec.loss(self.training_outputs(images), labels), self._loss_factor
+        loss, factor = cross_entropy(self.training_outputs(images), labels), self._loss_factor
         on_loss()
         (loss if factor == 1 else loss * factor).backward()  # type: ignore[no-untyped-call]
         self.loss = float(loss.detach())

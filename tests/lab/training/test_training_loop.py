@@ -20,9 +20,9 @@ from netoffload.lab.training import data, image_files, inprocess
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.dataset import Dataset, Images
 from netoffload.lab.training.doors import Door, ThreadCalls, door_for
-from netoffload.lab.training.layers import FullyConnected
 from netoffload.lab.training.loop import RankRun, Timeline, iterate, warm_up
 from netoffload.lab.training.models import MODELS
+from netoffload.lab.training.networks import FullyConnected
 from netoffload.lab.training.outcome import Parts
 from netoffload.lab.training.replica import Replica
 from netoffload.methods import PAPERS, Bucket, Member, Way, expand, method_for
