@@ -30,7 +30,7 @@ from netoffload.lab.bench.jobs import (
 from netoffload.lab.bench.settings import AllreduceSettings, check_nodes
 from netoffload.lab.bench.vectors import gradients_argument
 from netoffload.lab.declared import Column, Finding, Progress, Table, mega, numbers, words_of
-from netoffload.lab.models.cost.exchange import least_s
+from netoffload.lab.models.exchange import least_s
 from netoffload.lab.results import decode_dataclass
 from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks, run_ranks
 from netoffload.lab.testbed.nics import NIC_IMPORTS

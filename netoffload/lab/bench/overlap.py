@@ -24,7 +24,7 @@ from netoffload.lab.bench.jobs import (
 from netoffload.lab.bench.settings import OverlapSettings, parse_vector_octets
 from netoffload.lab.bench.vectors import gradients_argument
 from netoffload.lab.declared import AllOrNothing, Progress, Table, mega, words_of
-from netoffload.lab.models.cost.exchange import least_s
+from netoffload.lab.models.exchange import least_s
 from netoffload.lab.results import decode_dataclass
 from netoffload.lab.testbed import Testbed, make_plan, new_run_id, run_ranks
 

@@ -49,7 +49,7 @@ from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.jobs import ALLREDUCE_ARGUMENTS, WHATS, AllreduceRecord, AllreduceResult
 from netoffload.lab.bench.settings import AllreduceSettings
 from netoffload.lab.declared import Finding, Table, add_arguments
-from netoffload.lab.models.cost.exchange import least_s
+from netoffload.lab.models.exchange import least_s
 from netoffload.machine.environment import system_versions
 from netoffload_mpi import MPI, CompComm
 

@@ -1,4 +1,4 @@
-"""Predictions for clusters of any size, by the formulas of ``netoffload.lab.models.cost.exchange``.
+"""Predictions for clusters of any size, by the formulas of ``netoffload.lab.models.exchange``.
 
 They say from how many nodes on latency takes longer than octets, which hierarchy is fastest, and what compression
 gains: in NICs (as fast as INCEPTIONN's engine, or the line) and inline (as fast as a core).
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from netoffload.config import format_rate, parse_clock_hz, parse_size_octets
 from netoffload.lab.declared import Column, Finding, Progress, Table, left_out, words
-from netoffload.lab.models.cost.exchange import (
+from netoffload.lab.models.exchange import (
     WAYS,
     Link,
     best_members,
@@ -22,7 +22,7 @@ from netoffload.lab.models.cost.exchange import (
     ring_delays_s,
     ring_s,
 )
-from netoffload.lab.models.hardware.ports import BEAT_BITS
+from netoffload.lab.models.hardware import BEAT_BITS
 from netoffload.lab.models.settings import ScalingSettings, node_counts, rates_bps
 from netoffload.lab.models.simulation import Checked, checked
 from netoffload.lab.reports import Panel, Series, draw_panels

@@ -3,7 +3,7 @@
 A node's wire carries one message after the other. An octet takes beta on it, a message arrives alpha later, and adding
 takes gamma for each octet. A rank sends a block of the ring as soon as it has the block and its wire is free. Two NICs
 in memory (``netoffload.engine.pair``) give the octets of a compressed block, headers included. The simulation uses no
-formula of ``netoffload.lab.models.cost.exchange``, so it checks them.
+formula of ``netoffload.lab.models.exchange``, so it checks them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from netoffload.collectives.samples import gradients_from
 from netoffload.collectives.schedule import allgather_walk, allreduce_walk, partition, reduce_scatter_walk
 from netoffload.engine.pair import Stream, pair
 from netoffload.lab.declared import Column, Finding, Progress, words
-from netoffload.lab.models.cost import exchange
-from netoffload.lab.models.cost.exchange import Link
+from netoffload.lab.models import exchange
+from netoffload.lab.models.exchange import Link
 from netoffload.wire import vnet
 
 FLOAT_OCTETS: Final = 4

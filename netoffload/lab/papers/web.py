@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.lab.papers import page
-from netoffload.lab.papers.claim import Standing
-from netoffload.lab.papers.item import Item, Paper
+from netoffload.lab.papers.item import Item, Paper, Standing
 from netoffload.lab.reports import draw_panels
 
 STYLE: Final = """
