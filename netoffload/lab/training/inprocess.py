@@ -71,10 +71,7 @@ def train(
     run, *_ = run_threads(settings, dataset, codec_name=codec_name, bound_k=bound_k, checkpointing=checkpointing)
     octets = run.sent.vector_octets + run.sent.activation_octets
     whole = FLOAT_OCTETS * run.replica.parameter_count * max(1, len(run.timeline.wall_s))
-    milestones = run.milestones
-    return Learned(
-        milestones.measure(), run.final_loss, octets / whole, run.replica.digest(), milestones.accuracy_after
-    )
+    return Learned(run.measure(), run.loss, octets / whole, run.replica.digest(), run.accuracy_after)
 
 
 def run_threads(
@@ -257,7 +254,7 @@ def learnt(
     keep = max(1, settings.iterations // KEPT_LOSSES)
     kept = [at for at in range(finite) if at % keep == 0 or at + 1 == settings.iterations]
     first = workers[0]
-    accuracy = first.milestones.measure()
+    accuracy = first.measure()
     if coder is not None:
         sent = sum(run.door.sent_so_far().vector_octets for run in workers)
         ratio = FLOAT_OCTETS * first.replica.parameter_count * len(losses) * len(workers) / max(1, sent)
@@ -267,7 +264,7 @@ def learnt(
         see_outputs(first.replica.outputs(next(batches)[0]))
     return {
         "accuracy": accuracy,
-        "accuracies": first.milestones.accuracy_after,
+        "accuracies": first.accuracy_after,
         "losses": {str(at + 1): losses[at] for at in kept},
         "ratio": ratio,
         "diverged": diverged or finite < len(losses),

@@ -7,7 +7,6 @@ files. Every rank leaves ``rank<r>.json``, a :class:`RankOutcome`, from which th
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import os
 import platform
@@ -45,20 +44,20 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     """Train as one rank and return its result; all ranks call it together."""
     settings, exchange = job.settings, comm.exchange()
     run = RankRun(settings, open_saved(Path(job.dataset)), comm.calls(), job.checkpointing)
-    rank, replica, milestones = exchange.rank, run.replica, run.milestones
+    rank, replica = exchange.rank, run.replica
     if rank == 0:
-        milestones.show_progress_in(folder)
+        run.show_progress_in(folder)
     warm_up(settings, replica, comm.calls(), run.new_batches())
     run.begin()
     watched = Watched(job, run) if rank == 0 else None
     barrier(exchange)
-    compressed_before = Compressed.of(comm)
+    coded_before = _coded(comm)
     before = read_meter() if rank == 0 else None
     barrier(exchange)
     run.iterate(watched.after_iteration if watched else None)
     barrier(exchange)
     traffic = traffic_between(before, read_meter()) if before is not None else None
-    compressed = Compressed.of(comm) - compressed_before
+    coded = _coded(comm) - coded_before
     barrier(exchange)
     run.finish()
     if watched is not None:
@@ -69,19 +68,17 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         wall_s=tuple(run.timeline.wall_s),
         parts=tuple(run.timeline.parts),
         sha256=replica.digest(),
-        final_loss=run.final_loss,
-        accuracy=milestones.measure() if rank == 0 else None,
-        accuracy_after=milestones.accuracy_after,
+        final_loss=run.loss,
+        accuracy=run.measure() if rank == 0 else None,
+        accuracy_after=run.accuracy_after,
         traffic=traffic,
         versions=_versions() if rank == 0 else None,
         parameters=replica.parameter_count,
         sent=run.sent,
-        compressed_octets=compressed.nic_octets + compressed.coded.raw_octets,
-        no_gain_segments=compressed.no_gain_segments,
-        coded=compressed.coded,
+        coded=coded,
         peak_memory_octets=peak_memory_octets(),
-        first_iteration=milestones.first,
-        loss_after=milestones.loss_after,
+        first_iteration=run.first,
+        loss_after=run.loss_after,
     )
 
 
@@ -96,7 +93,7 @@ class Watched:
         if self._kept is not None:
             self._watches.append(Watch(replica, job.capture_every, self._kept.keep))
         if job.tensorboard:
-            self._board = run.milestones.board = Board(Path(job.tensorboard), replica.layers)
+            self._board = run.board = Board(Path(job.tensorboard), replica.layers)
             every = job.settings.eval_every or max(1, job.settings.iterations // HISTOGRAMS)
             self._watches.append(Watch(replica, every, self._add_histograms))
 
@@ -118,35 +115,19 @@ class Watched:
         self._board.add_histograms(iteration, "weight", self._replica.parameters)
 
 
-@dataclasses.dataclass(frozen=True)
-class Compressed:
-    """What was compressed of this rank's octets so far: by its NIC (0 without one), and by the rank itself."""
-
-    nic_octets: int
-    no_gain_segments: int
-    coded: Coded
-
-    @classmethod
-    def of(cls, comm: CompComm) -> Compressed:
-        """Read the counts, from the NIC if there is one."""
-        totals = comm.totals()
-        if totals.nic is None or totals.nic_counters is None:
-            return cls(0, 0, _coded(comm))
-        return cls(totals.nic.raw_octets, totals.nic_counters["bypass_no_gain"], _coded(comm))
-
-    def __sub__(self, other: Compressed) -> Compressed:
-        """Return the increase since ``other``."""
-        segments = self.no_gain_segments - other.no_gain_segments
-        return Compressed(self.nic_octets - other.nic_octets, segments, self.coded - other.coded)
-
-
 def _coded(comm: CompComm) -> Coded:
-    """Return what this rank has compressed by itself so far."""
-    exchange, is_coding = comm.exchange(), comm.offload() is Offload.INLINE
-    raw_octets = exchange.sent_octets([Lane.TAGGED]) if is_coding else 0
-    classes = ClassCounts(*exchange.coded_classes().tolist())
+    """Return what was compressed of this rank's octets so far, by its NIC (0 without one) and by the rank itself."""
+    totals, exchange = comm.totals(), comm.exchange()
+    raw_octets = exchange.sent_octets([Lane.TAGGED]) if comm.offload() is Offload.INLINE else 0
     saved_octets, codec_s = exchange.coding()
-    return Coded(raw_octets, raw_octets - saved_octets, classes, codec_s)
+    return Coded(
+        nic_octets=totals.nic.raw_octets if totals.nic else 0,
+        no_gain_segments=totals.nic_counters["bypass_no_gain"] if totals.nic_counters else 0,
+        raw_octets=raw_octets,
+        payload_octets=raw_octets - saved_octets,
+        classes=ClassCounts(*exchange.coded_classes().tolist()),
+        codec_s=codec_s,
+    )
 
 
 def _versions() -> Versions:

@@ -321,34 +321,19 @@ def _mean_per_iteration(series: Sequence[Sequence[float]]) -> list[float]:
 def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters: int) -> results.Configuration:
     nic: NicSettings | None = testbed.nic
     settings = settings.resolved()
-    return results.Configuration(
-        model=settings.model,
-        exchange=settings.method,
-        nodes=settings.nodes,
-        iterations=settings.iterations,
-        seed=settings.seed,
-        batch=settings.batch,
-        learning_rate=settings.optimizer_spec.learning_rate,
-        learning_rate_divisor=settings.learning_rate_divisor or 1.0,
-        learning_rate_interval=settings.learning_rate_interval or settings.iterations,
-        momentum=settings.momentum or 0.0,
-        weight_decay=settings.weight_decay or 0.0,
-        loss_scale=settings.loss_scale,
-        data=settings.data_spec.name,
-        parameters=parameters,
-        codec=nic.codec if nic else None,
-        bound_k=nic.bound_k if nic else None,
-        packing=nic.packing if nic and not settings.is_inline else None,
-        rate_bps=testbed.rate_bps,
-        mtu=testbed.mtu,
-        error_feedback=settings.error_feedback,
-        sharing=settings.sharing,
-        offload=settings.offload,
-        optimizer=settings.optimizer or "",
-        schedule=settings.schedule or "",
-        clip_norm=settings.clip_norm,
-        bucket_mb=settings.bucket_mb,
-        parallel=settings.parallel,
-        activations=settings.activations,
-        sub_batches=settings.sub_batches,
-    )
+    names = {field.name for field in dataclasses.fields(results.Configuration)}
+    values = {name: value for name, value in dataclasses.asdict(settings).items() if name in names}
+    values |= {
+        "exchange": settings.method,
+        "learning_rate_divisor": settings.learning_rate_divisor or 1.0,
+        "learning_rate_interval": settings.learning_rate_interval or settings.iterations,
+        "momentum": settings.momentum or 0.0,
+        "weight_decay": settings.weight_decay or 0.0,
+        "parameters": parameters,
+        "codec": nic.codec if nic else None,
+        "bound_k": nic.bound_k if nic else None,
+        "packing": nic.packing if nic and not settings.is_inline else None,
+        "rate_bps": testbed.rate_bps,
+        "mtu": testbed.mtu,
+    }
+    return results.Configuration(**values)
