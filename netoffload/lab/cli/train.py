@@ -112,7 +112,7 @@ def _one_per_exchange(
     A method gets residuals and buckets only if it supports them. Without ``asked`` the method is ``inc+c``, or the one
     of a run that exchanges no gradients.
     """
-    from netoffload.methods import expand
+    from netoffload.lab.training.config import expand
 
     asked = asked or ["inc" if first.parallel == "model" else "inc+c"]
     runs = [dataclasses.replace(first, method=name) for name in expand(asked, first.model_spec.thresholds)]

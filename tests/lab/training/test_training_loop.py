@@ -17,7 +17,7 @@ from netoffload.compressors import Layout
 from netoffload.compressors.registry import get
 from netoffload.errors import UsageError
 from netoffload.lab.training import data, inprocess
-from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.config import PAPERS, TrainSettings, expand
 from netoffload.lab.training.dataset import Dataset, Images, load_digits
 from netoffload.lab.training.doors import Door, ThreadCalls, door_for
 from netoffload.lab.training.loop import RankRun, Timeline, iterate, warm_up
@@ -25,7 +25,7 @@ from netoffload.lab.training.models import MODELS
 from netoffload.lab.training.networks import FullyConnected
 from netoffload.lab.training.outcome import Parts
 from netoffload.lab.training.replica import Replica
-from netoffload.methods import PAPERS, Bucket, Member, Way, expand, method_for
+from netoffload.methods import Bucket, Member, Way, method_for
 from netoffload.methods.payloads import PayloadRingReducer
 from netoffload.torch.staging import Staged, StagedSparse
 from netoffload.transport import Request
