@@ -45,7 +45,7 @@ def prepared(*model_names: str) -> contextlib.AbstractContextManager[None]:
     for package in ("mpi4py", "torch"):  # at once: torch alone takes seconds to import
         need(package)
     from netoffload.lab.testbed import prepared_ranks
-    from netoffload.lab.training.rank_imports import IMPORTED
+    from netoffload.lab.training import IMPORTED
 
     return prepared_ranks(IMPORTED)
 
@@ -126,12 +126,11 @@ def testbed_settings(runs: Sequence[TrainSettings], rate: str, nic: NicSettings,
 
 def outputs_of(asked: OutputOptions) -> Outputs:
     """Return what to keep of the runs beside their records."""
-    from netoffload.lab.training.plan import Capture, Outputs
+    from netoffload.lab.training.plan import Outputs
 
     if asked.out is not None:
         results.check_writable(asked.out)
-    capture = Capture(asked.capture, asked.capture_every) if asked.capture else None
-    return Outputs(capture, asked.checkpoint, asked.checkpoint_every, asked.resume, asked.tensorboard)
+    return Outputs(**{name: value for name, value in vars(asked).items() if name != "out"})
 
 
 def run_series(

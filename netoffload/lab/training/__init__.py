@@ -47,14 +47,21 @@ a run goes on from a checkpoint bit for bit (``checkpoint``).
 **A model is an entry of** ``models`` (its samples, the size in its paper, optimizer, schedule) and a network of
 ``networks``. No other code names a model. A data set has a shape and classes, and a model is built for both.
 
-Files, in the order in which a run uses them. ``config``: the settings of a run, with ``optimizers``: the optimizers and
-schedules by their names. ``plan``: the order of a series of runs, and what to keep. ``data_spec``: the names of data
-sets; ``image_files`` reads those of images, ``dataset`` has their arrays, ``data`` loads a set and a worker's share.
-``models`` and ``networks``; ``replica``: a network over flat buffers; ``parallel``: a
-rank's part of a network. ``capture`` keeps gradients, and shows them in TensorBoard. ``doors``: how a gradient becomes
-the next weights; ``loop``: the iterations and the work between them; ``checkpoint``: the state on disk. ``memory``
-estimates what ranks need. ``outcome``: the result of a rank, and the traffic of all; ``rank``: the rank's program;
-``run``: the parent's side. Without a testbed ``inprocess`` trains with threads as ranks, also with every gradient coded
-once, or alone. ``gloo`` sums with torch, for `netoffload bench allreduce`; ``ddp`` is a replica under torch's DDP, for
-`netoffload bench ddp`.
+A run goes through the files in this order: ``config`` (with ``optimizers``, ``models``, ``data_spec``), ``plan``,
+``run``, and in its ranks ``rank``, ``loop``, ``replica`` or ``parallel``, ``doors``, ``outcome``. Without a testbed
+``inprocess`` trains with threads as ranks, also with every gradient coded once, or alone.
 """
+
+from typing import Final
+
+IMPORTED: Final = (
+    "mpi4py.run",
+    "netoffload.collectives",
+    "netoffload.methods",
+    "netoffload.transport.rounds.driver:prepare",
+    "netoffload.lab.training.capture",
+    "netoffload.lab.training.loop",
+    "torch._dynamo",  # a rank's first optimizer would import it, for a second
+)
+"""What a fork server imports once for all ranks. These import torch and load the kernels, but not MPI, because
+importing MPI initialises it. A command starts the fork server before its own imports."""
