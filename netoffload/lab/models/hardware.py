@@ -153,11 +153,6 @@ def always(cycle: int) -> bool:
     return True
 
 
-def paced(beats: int, cycles: int) -> Timing:
-    """Return the timing of a port that is ready in ``beats`` of every ``cycles`` cycles, evenly spread."""
-    return lambda cycle: (cycle + 1) * beats // cycles > cycle * beats // cycles
-
-
 def beats_of(octets: bytes) -> Iterator[Beat]:
     """Cut a stream into beats; the last one may be short."""
     for first in range(0, len(octets), BEAT_OCTETS):

@@ -152,18 +152,6 @@ NETWORK_OCTETS_PER_MS: Final = 6e6
 PCIE_OCTETS_PER_MS: Final = 5e6
 
 
-def fc_penalty_ms(bits: int) -> float:
-    """Return the time that synchronising the fully connected layers adds on 4 GPUs (5.1.2, the sum of both sums)."""
-    seen = sum(max(sync - hidden, 0.0) for sync, hidden in PENALTY_TERMS_MS[bits])
-    return seen + UNHIDDEN_COUNT * UNHIDDEN_MS[bits]
-
-
-def four_gpu_speedup(total_ms: float, penalty_ms: float) -> float:
-    """Return the speed-up of 4 GPUs (5.1.3)."""
-    parallel_ms = total_ms - FC_MS + CONV_PENALTY_MS + GPUS * PARALLEL_FC_MS + penalty_ms
-    return GPUS * total_ms / parallel_ms
-
-
 def message_ms(sub_batch: int, bits: int) -> float:
     """Return the time to synchronise activations, from Table 5: messages with their latency, and copies in a node."""
     kilobytes, latency_ms = MESSAGES[sub_batch][BITS.index(bits)]
@@ -171,38 +159,28 @@ def message_ms(sub_batch: int, bits: int) -> float:
     return between_ms + 2 * 1e3 * kilobytes / PCIE_OCTETS_PER_MS
 
 
-def pass_sync_ms(sync_ms: float) -> float:
-    """Return the waiting time of a full pass if one synchronisation takes ``sync_ms`` (Table 6)."""
-    return (CLUSTER_NODES - 1) * (sync_ms - HIDDEN_MS) if sync_ms > HIDDEN_MS else sync_ms
-
-
-def cluster_speedup(total_ms: float, sub_batch: int, sync_ms: float) -> float:
-    """Return the speed-up of 96 GPUs (5.2.2, Table 7), with ``sub_batch`` of 12288 samples."""
-    return CLUSTER_GPUS * total_ms / (total_ms - FC_MS + FC_MS * 12288 / sub_batch + sync_ms)
-
-
-def gradient_sync_ms() -> float:
-    """Return the time to synchronise the largest convolution on 96 GPUs (5.2.2).
-
-    The printed figure counts only the latency of a message on the network: 31 messages of 0.03 ms and two copies of
-    36 kB, all twice.
-    """
-    return 2 * ((CLUSTER_NODES - 1) * 0.03 + 2 * 36e3 / PCIE_OCTETS_PER_MS)
-
-
 def _speedups(_setting: Setting) -> Json:
-    theirs = printed("eightbit-speedups")
+    theirs, others = printed("eightbit-speedups"), CLUSTER_NODES - 1
     made: dict[str, float] = {}
     for bits in BITS:
-        made[f"penalty {bits}"] = fc_penalty_ms(bits)
+        # 5.1.2: what synchronising the fully connected layers adds on 4 GPUs.
+        seen_ms = sum(max(sync_ms - hidden_ms, 0.0) for sync_ms, hidden_ms in PENALTY_TERMS_MS[bits])
+        made[f"penalty {bits}"] = seen_ms + UNHIDDEN_COUNT * UNHIDDEN_MS[bits]
         for kernels, total_ms in TOTAL_MS.items():
-            made[f"4 {kernels} {bits}"] = four_gpu_speedup(total_ms, theirs[f"penalty {bits}"])
+            # 5.1.3.
+            split_ms = total_ms - FC_MS + CONV_PENALTY_MS + GPUS * PARALLEL_FC_MS + theirs[f"penalty {bits}"]
+            made[f"4 {kernels} {bits}"] = GPUS * total_ms / split_ms
             for batch in MESSAGES:
-                made[f"96 {kernels} {batch} {bits}"] = cluster_speedup(total_ms, batch, theirs[f"pass {batch} {bits}"])
+                # 5.2.2, Table 7.
+                split_ms = total_ms - FC_MS + FC_MS * 12288 / batch + theirs[f"pass {batch} {bits}"]
+                made[f"96 {kernels} {batch} {bits}"] = CLUSTER_GPUS * total_ms / split_ms
         for batch in MESSAGES:
-            made[f"pass {batch} {bits}"] = pass_sync_ms(theirs[f"sync {batch} {bits}"])
+            sync_ms = theirs[f"sync {batch} {bits}"]
+            made[f"pass {batch} {bits}"] = others * (sync_ms - HIDDEN_MS) if sync_ms > HIDDEN_MS else sync_ms
             made[f"sync {batch} {bits}"] = message_ms(batch, bits)
-    made["gradient"] = gradient_sync_ms()
+    # 5.2.2: the printed figure counts only the latency of a message on the network: 31 messages of 0.03 ms and two
+    # copies of 36 kB, all twice.
+    made["gradient"] = 2 * (others * 0.03 + 2 * 36e3 / PCIE_OCTETS_PER_MS)
     made["fc"], made["parallel fc"] = sum(FC_PARTS_MS), sum(PARALLEL_FC_PARTS_MS)
     made["transfer"] = 1e3 * (60e6 * 4 / 2**30) / 7  # AlexNet's 60 million parameters
     made["transfers"] = 4 * made["transfer"]

@@ -17,19 +17,8 @@ batches in the same order to every worker. Gradients are averaged over the worke
 so nothing that is trained depends on it. After a run the parameters and buffers of all ranks are compared by their
 SHA-256; a difference is an error.
 
-**Initialisation decides whether the paper's codec can train HDC.** Its 8-bit form cannot express anything below 2^-7,
-whatever the bound is. With torch's default initialisation HDC's gradients start below that: compressed runs see zeros
-and stay at chance level. With He initialisation (normal, biases 0), which this package uses, they learn. A loss scale,
-a term of mixed-precision training, helps too. It multiplies gradients by a power of two before the method gets them,
-and divides afterwards. The gradient's error bound is then 2^-k / scale, and the compression ratio is smaller.
-
 Ranks are forks of a process that has imported torch and this package (``testbed.forks``), so a run begins with
 its connections, not with imports. Each rank is still its own process.
-
-**Where the time goes.** A worker's iteration is computing (forward, backward, update) and communicating (the rest,
-waiting and adding included). Buckets of gradients travel while backward goes on, and a record says how long. In ``wa``
-the aggregator updates while workers wait; the record moves that time from communicating to computing. Ranks that share
-two cores compute slower than ranks with their own cores, so the split holds for this machine only.
 
 **One loop** (``loop.iterate``) trains for every command: ``train`` and ``demo`` in processes, thresholds and the
 papers' runs with threads as ranks, ``bench ddp`` under torch's DDP. In it a batch is drawn, its gradient computed,
@@ -39,10 +28,6 @@ code.
 **How replicas agree** is in :mod:`netoffload.methods`; a run names a method. All methods use the same connections and
 the same shaped links. Every rank counts what it sent, and the counters of its wire and its NIC must agree. If octets
 took another way, the run ends with an error.
-
-**A checkpoint holds a run's whole state**: of each rank the replica (weights, buffers, optimizer), the method's memory
-and the number of the iteration. Batches, dropout and compressors' random numbers depend on seeds and numbers alone. So
-a run goes on from a checkpoint bit for bit (``checkpoint``).
 
 **A model is an entry of** ``models`` (its samples, the size in its paper, optimizer, schedule) and a network of
 ``networks``. No other code names a model. A data set has a shape and classes, and a model is built for both.

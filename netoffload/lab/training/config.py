@@ -67,10 +67,9 @@ class TrainSettings:
         method: a name of :mod:`netoffload.methods.registry` with its parameters; ``--exchange`` on the command line.
         nodes: workers; an aggregator or a parameter server comes on top.
         iterations: batches per worker.
-        seed: seed of weights, batches, compressors and the digits' test set.
         batch: samples per worker and iteration.
-        learning_rate: learning rate at the start. None: the model's own, or the largest that the method takes.
-        clip_norm: the largest norm that the mean gradient may have: a longer one is shortened to it. None: any.
+        learning_rate: at the start. None: the model's own, or the largest that the method takes.
+        clip_norm: the largest norm of the mean gradient: a longer one is shortened to it.
         loss_scale: a term of mixed-precision training: gradients are multiplied by it before the method gets them and
             divided by it afterwards. So an error bound of 2^-k on the wire is 2^-k / loss_scale for the gradient. It is
             a power of two, so that it changes only exponents.

@@ -18,8 +18,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -116,17 +114,6 @@ def run_threads(
     )
 
 
-@contextmanager
-def threads_of_torch(count: int) -> Iterator[None]:
-    """Let torch compute with ``count`` threads while the context lasts."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 SAMPLE_EVERY: Final = 50
 """Iterations from one gradient of a sample to the next."""
 
@@ -141,10 +128,14 @@ def train_alone(settings: TrainSettings, worker: int = 0) -> Iterator[tuple[Floa
     replica = Replica(settings)
     own = data.share(settings, dataset, 0)
     batches, door = data.batches(*own, settings.batch, settings.seed, worker), Door(replica.optimizer.step)
-    with threads_of_torch(1):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
         for done in range(settings.iterations):
             timeline = iterate(replica, door, batches, done + 1, first=done)
             yield replica.gradient, timeline.wall_s[0]
+    finally:
+        torch.set_num_threads(threads)
 
 
 def sample_gradients(vectors: int = 4, seed: int = 1) -> Float32Array:
@@ -165,7 +156,7 @@ KEPT_LOSSES: Final = 60
 """Number of points of a curve."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Seen:
     """The gradients of one iteration: worker 0's own, the others' if needed, and the sum of all after coding."""
 

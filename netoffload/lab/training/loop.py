@@ -6,7 +6,8 @@ A worker's iteration::
     |<--------- compute ---------->|<------- communicate ------->|<---- compute ---->|<" >|
 
 ``communicate`` is the rest of the wall time. It contains waiting for the slowest worker and, at a worker of ``wa``, the
-aggregator's adding and updating. The aggregator times its updates too, so the record can count them as computing.
+aggregator's adding and updating. The aggregator times its updates too, so the record can count them as computing. Ranks
+that share two cores compute slower than ranks with their own cores, so the split holds for one machine only.
 
 Between two iterations, outside the timed part, all ranks measure accuracies and keep checkpoints together. Before every
 accuracy, BatchNorm's statistics and other buffers are replaced by their mean over the workers. So the accuracy is that

@@ -2,7 +2,8 @@
 
 **Initialisation.** Compressed training needs He initialisation (normal, mean 0, variance 2 / inputs; biases 0). With
 torch's default (uniform, variance 1 / (3 inputs)) the gradients of HDC start below 2^-7. The paper's 8-bit form decodes
-such values to 0, and compressed training never leaves chance level. With He initialisation it learns.
+such values to 0, and compressed training never leaves chance level. With He initialisation it learns. So it does with a
+loss scale, by which gradients are multiplied before they travel.
 
 Networks over sequences take tokens, int64[batch, length], and return float32[batch, length, classes]. The output at a
 place predicts the next token, and does not depend on later ones.

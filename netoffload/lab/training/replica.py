@@ -67,6 +67,7 @@ class Replica:
     """A model over flat buffers, with the optimizer that changes it.
 
     Attributes:
+        module: the network, whose parameters and gradients are views of the flat buffers.
         parameters: float32[n]; the workers must agree on it bit for bit.
         gradient: float32[n], written by :meth:`backward`, averaged by the run's door, read by :meth:`update`.
         optimizer: changes the parameters, as the doors of ``netoffload.torch`` expect one.
@@ -81,15 +82,15 @@ class Replica:
         self.iteration = 0
         self.observe: Observe = lambda _start, _values: None
         self._loss_factor = settings.loss_scale
-        self._module = module or build_model(settings)
+        self.module = module or build_model(settings)
         # Only FullyConnected overwrites its gradients; torch's own layers add to what is there.
         self._adds_gradients = any(
             list(layer.parameters(recurse=False)) and not isinstance(layer, FullyConnected)
-            for layer in self._module.modules()
+            for layer in self.module.modules()
         )
-        self._draws = any(isinstance(layer, nn.Dropout) for layer in self._module.modules())
+        self._draws = any(isinstance(layer, nn.Dropout) for layer in self.module.modules())
         self.loss: float | None = None
-        named = dict(self._module.named_parameters())
+        named = dict(self.module.named_parameters())
         offsets = itertools.accumulate((tensor.numel() for tensor in named.values()), initial=0)
         self.layers = tuple(
             Layer(name, tuple(tensor.shape), offset, tensor.numel())
@@ -112,14 +113,9 @@ class Replica:
         self.optimizer = ReplicaOptimizer(self)
 
     @property
-    def module(self) -> nn.Module:
-        """The network, whose parameters and gradients are views of the flat buffers."""
-        return self._module
-
-    @property
     def travelling(self) -> dict[str, nn.Parameter]:
         """The parameters whose gradients ranks exchange, by name: the first ones of both buffers."""
-        return dict(self._module.named_parameters())
+        return dict(self.module.named_parameters())
 
     @property
     def update_s(self) -> float:
@@ -154,7 +150,7 @@ class Replica:
         """Return the model's outputs for a batch in training."""
         with _drawing if self._draws else contextlib.nullcontext():
             self._seed_layers_by(self._rank)
-            outputs: torch.Tensor = self._module(images)
+            outputs: torch.Tensor = self.module(images)
         return outputs
 
     def update(self) -> None:
@@ -200,13 +196,13 @@ class Replica:
 
     def buffers(self) -> Float32Array:
         """Return a copy of the model's buffers, such as BatchNorm's statistics, float32[m]."""
-        parts = [buffer.detach().reshape(-1).to(torch.float32) for buffer in self._module.buffers()]
+        parts = [buffer.detach().reshape(-1).to(torch.float32) for buffer in self.module.buffers()]
         return torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
 
     def set_buffers(self, values: Float32Array) -> None:
         """Write values as :meth:`buffers` returns them; counters of the model get the nearest whole number."""
         offset, flat = 0, torch.from_numpy(values)
-        for buffer in self._module.buffers():
+        for buffer in self.module.buffers():
             part = flat[offset : offset + buffer.numel()].view_as(buffer)
             buffer.copy_(part if buffer.is_floating_point() else part.round())
             offset += buffer.numel()
@@ -215,14 +211,14 @@ class Replica:
         """Return the state for :meth:`load_state`: tensors that share this replica's memory."""
         return {
             "parameters": self._flat_parameters,
-            "buffers": list(self._module.buffers()),
+            "buffers": list(self.module.buffers()),
             "optimizer": self._optimizer.state_dict(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take over a state of :meth:`state`; the optimizer keeps its tensors."""
         self._flat_parameters.copy_(state["parameters"])
-        for buffer, saved in zip(self._module.buffers(), state["buffers"], strict=True):
+        for buffer, saved in zip(self.module.buffers(), state["buffers"], strict=True):
             buffer.copy_(saved)
         self._optimizer.load_state_dict(state["optimizer"])
 
@@ -235,11 +231,11 @@ class Replica:
     def outputs(self, samples: torch.Tensor) -> list[Float32Array]:
         """Return the outputs of every layer with weights, after its ReLU if that works in place."""
         kept: list[torch.Tensor] = []
-        layers = [layer for layer in self._module.modules() if list(layer.parameters(recurse=False))]
+        layers = [layer for layer in self.module.modules() if list(layer.parameters(recurse=False))]
         hooks = [layer.register_forward_hook(lambda _layer, _in, out: kept.append(out)) for layer in layers]
         try:
             with torch.no_grad():
-                self._module(samples)
+                self.module(samples)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -247,7 +243,7 @@ class Replica:
 
     def accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
         """Return :func:`accuracy_of` the model."""
-        return accuracy_of(self._module, images, labels)
+        return accuracy_of(self.module, images, labels)
 
 
 class ReplicaOptimizer(torch.optim.Optimizer):
