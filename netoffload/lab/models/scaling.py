@@ -101,7 +101,7 @@ class Scaling:
         self._asked, self._nodes, self._rates_bps = asked, node_counts(asked.nodes), rates_bps(asked.rate)
         self._octets, self._core_Bps = parse_size_octets(asked.size), parse_size_octets(asked.core)
         self._add_Bps = parse_size_octets(asked.add)
-        self._engine_bps = engine_bps(parse_clock_hz(asked.clock))
+        self._engine_bps = float(BEAT_BITS * parse_clock_hz(asked.clock))  # a burst in each cycle (INCEPTIONN, VI-A)
 
     def measure(self, progress: Progress) -> None:
         """Compute every row, and simulate."""
@@ -153,8 +153,3 @@ class Scaling:
 
 def _line(name: str, rows: list[Row], values: list[float]) -> Series:
     return Series(name, tuple(row.nodes for row in rows), tuple(values))
-
-
-def engine_bps(clock_hz: int) -> float:
-    """Return the float32 that INCEPTIONN's engine takes at a clock: a burst in each cycle (VI-A)."""
-    return float(BEAT_BITS * clock_hz)

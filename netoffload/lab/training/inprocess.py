@@ -57,16 +57,9 @@ class Learned:
     accuracy_after: dict[str, float]
 
 
-def train(
-    settings: TrainSettings,
-    dataset: Dataset,
-    *,
-    codec_name: str | None = None,
-    bound_k: int = BOUND_K_DEFAULT,
-    checkpointing: Checkpointing | None = None,
-) -> Learned:
-    """Train and return the result; arguments and errors as for :func:`run_threads`."""
-    run, *_ = run_threads(settings, dataset, codec_name=codec_name, bound_k=bound_k, checkpointing=checkpointing)
+def train(settings: TrainSettings, dataset: Dataset, **options: Any) -> Learned:
+    """Train and return the result; options and errors are those of :func:`run_threads`."""
+    run, *_ = run_threads(settings, dataset, **options)
     octets = run.sent.vector_octets + run.sent.activation_octets
     whole = FLOAT_OCTETS * run.replica.parameter_count * max(1, len(run.timeline.wall_s))
     return Learned(run.measure(), run.loss, octets / whole, run.replica.digest(), run.accuracy_after)

@@ -41,7 +41,7 @@ Observe = Callable[[int, Float32Array], None]
 PASS_SAMPLES: Final = 1000
 PASS_VALUES: Final = 1000 * 3 * 32 * 32
 PASS_LABELS: Final = 16_000
-"""Most labels of one pass of an evaluation; the two limits above count its samples and its values."""
+"""Limits of one pass of an evaluation, which bound its memory."""
 
 
 _drawing = threading.Lock()
@@ -286,13 +286,8 @@ class Watch:
 def accuracy_of(module: nn.Module, samples: torch.Tensor, labels: torch.Tensor) -> float:
     """Return the share of labels that are the largest output, of sequences over all their places.
 
-    Layers that differ between training and use (dropout, BatchNorm) do as in use. A pass takes no more samples than
-    :data:`PASS_SAMPLES`, nor more values or labels than bound its memory.
-
-    Args:
-        module: model with outputs float32[n, classes] or float32[n, length, classes].
-        samples: float32[n, features] or int64[n, length].
-        labels: int64[n] or int64[n, length].
+    Layers that differ between training and use (dropout, BatchNorm) do as in use. Samples are float32[n, features] or
+    int64[n, length], labels int64[n] or int64[n, length].
     """
     each = (PASS_SAMPLES, PASS_VALUES // samples[0].numel(), PASS_LABELS // labels[0].numel())
     step = max(1, min(each))
