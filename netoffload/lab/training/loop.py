@@ -36,7 +36,7 @@ from netoffload.lab.training.dataset import Dataset
 from netoffload.lab.training.doors import AnyCalls, Door, door_for, warm_up_exchange
 from netoffload.lab.training.outcome import PROGRESS_FILE, Parts, Step
 from netoffload.lab.training.parallel import batch_source, replica_of
-from netoffload.lab.training.replica import Batches, Replica, Travel
+from netoffload.lab.training.replica import Batches, Replica, Travel, Watch
 from netoffload.methods import Sent
 
 Clock = Callable[[], float]
@@ -167,6 +167,7 @@ class RankRun:
         first: number of iterations that earlier commands did.
         accuracy_after: rank 0's accuracies, 0..1, by the number of iterations.
         loss_after: rank 0's mean loss since the previous accuracy, if finite, by the number of iterations.
+        board, watches: get this rank's scalars and gradients.
     """
 
     door: Door
@@ -182,6 +183,7 @@ class RankRun:
         self._source = batch_source(settings, dataset, rank) if self.is_worker else None
         self._checkpoints = Checkpoints(checkpointing, self._exchange) if checkpointing else None
         self.board: Board | None = None
+        self.watches: list[Watch] = []
         self._progress: int | None = None
         self.sent, self.timeline, self.first = Sent(), Timeline(), 0
         self.accuracy_after: dict[str, float] = {}
@@ -258,6 +260,8 @@ class RankRun:
     def _after_iteration(self, done: int) -> bool:
         """Do what is due after ``done`` iterations; return whether the run ends here."""
         settings = self._settings
+        for watch in self.watches:
+            watch.after_iteration(done)
         self._losses.append(math.nan if self.loss is None else self.loss)
         is_measured = settings.eval_every > 0 and done % settings.eval_every == 0
         is_over = is_measured and self._measure_together(done)

@@ -49,19 +49,21 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         run.show_progress_in(folder)
     warm_up(settings, replica, comm.calls(), run.new_batches())
     run.begin()
-    watched = Watched(job, run) if rank == 0 else None
+    kept = _watch(job, run) if rank == 0 else None
     barrier(exchange)
     coded_before = _coded(comm)
     before = read_meter() if rank == 0 else None
     barrier(exchange)
-    run.iterate(watched.after_iteration if watched else None)
+    run.iterate()
     barrier(exchange)
     traffic = traffic_between(before, read_meter()) if before is not None else None
     coded = _coded(comm) - coded_before
     barrier(exchange)
     run.finish()
-    if watched is not None:
-        watched.write(folder)
+    if kept is not None:
+        kept.write(folder, replica.layers)
+    if run.board is not None:
+        run.board.close()
     return RankOutcome(
         rank=rank,
         is_worker=run.is_worker,
@@ -82,37 +84,21 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     )
 
 
-class Watched:
-    """A capture and TensorBoard, which get rank 0's gradients."""
+def _watch(job: RankJob, run: RankRun) -> Kept | None:
+    """Show this rank's gradients to TensorBoard and to a capture, which is returned, as the job says."""
+    replica, kept = run.replica, Kept() if job.capture_every else None
+    if kept is not None:
+        run.watches.append(Watch(replica, job.capture_every, kept.keep))
+    if job.tensorboard:
+        board = run.board = Board(Path(job.tensorboard), replica.layers)
 
-    def __init__(self, job: RankJob, run: RankRun) -> None:
-        self._replica = replica = run.replica
-        self._watches: list[Watch] = []
-        self._board: Board | None = None
-        self._kept = Kept() if job.capture_every else None
-        if self._kept is not None:
-            self._watches.append(Watch(replica, job.capture_every, self._kept.keep))
-        if job.tensorboard:
-            self._board = run.board = Board(Path(job.tensorboard), replica.layers)
-            every = job.settings.eval_every or max(1, job.settings.iterations // HISTOGRAMS)
-            self._watches.append(Watch(replica, every, self._add_histograms))
+        def add_histograms(iteration: int, gradient: Float32Array) -> None:
+            board.add_histograms(iteration, "gradient", gradient)
+            board.add_histograms(iteration, "weight", replica.parameters)
 
-    def after_iteration(self, done: int) -> None:
-        """Pass on the gradients of an iteration."""
-        for watch in self._watches:
-            watch.after_iteration(done)
-
-    def write(self, folder: Path) -> None:
-        """Write the rest of the TensorBoard file, and the capture into the result folder."""
-        if self._kept is not None:
-            self._kept.write(folder, self._replica.layers)
-        if self._board is not None:
-            self._board.close()
-
-    def _add_histograms(self, iteration: int, gradient: Float32Array) -> None:
-        assert self._board is not None
-        self._board.add_histograms(iteration, "gradient", gradient)
-        self._board.add_histograms(iteration, "weight", self._replica.parameters)
+        every = job.settings.eval_every or max(1, job.settings.iterations // HISTOGRAMS)
+        run.watches.append(Watch(replica, every, add_histograms))
+    return kept
 
 
 def _coded(comm: CompComm) -> Coded:
