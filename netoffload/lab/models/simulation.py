@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
+from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.collectives.samples import gradients_from
 from netoffload.collectives.schedule import allgather_walk, allreduce_walk, partition, reduce_scatter_walk
 from netoffload.engine.pair import Stream, pair
@@ -20,8 +21,6 @@ from netoffload.lab.declared import Column, Finding, Progress, words
 from netoffload.lab.models import exchange
 from netoffload.lab.models.exchange import Link
 from netoffload.wire import vnet
-
-FLOAT_OCTETS: Final = 4
 
 GRADIENTS: Final = "gaussian:0.002"
 JUDGED_FLOATS: Final = 16_384

@@ -25,6 +25,7 @@ import torch
 
 from netoffload import codec
 from netoffload.collectives import Exchange
+from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
@@ -36,7 +37,6 @@ from netoffload.lab.training.config import Checkpointing, TrainSettings
 from netoffload.lab.training.dataset import Dataset
 from netoffload.lab.training.doors import Door, ThreadCalls
 from netoffload.lab.training.loop import AfterIteration, RankRun, iterate
-from netoffload.lab.training.outcome import FLOAT_OCTETS
 from netoffload.lab.training.replica import Replica
 
 CAPACITY_OCTETS: Final = 8 << 20

@@ -150,8 +150,6 @@ class RankOutcome:
         return decode_dataclass(cls, value, str(path))
 
 
-FLOAT_OCTETS: Final = 4
-
 COMPRESSED_SHARE_MIN: Final = 0.98
 """Least share of a rank's tagged octets that its NIC must compress, without segments that would not shrink.
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import NetOffloadError, ReplicaError, RunError, UsageError
 from netoffload.lab import record_formats, results
 from netoffload.lab.results import Record, Spread, Timing, Traffic
@@ -30,7 +31,7 @@ from netoffload.lab.training import IMPORTED, data
 from netoffload.lab.training.config import RankJob, TrainSettings
 from netoffload.lab.training.dataset import Dataset, save
 from netoffload.lab.training.memory import check_memory
-from netoffload.lab.training.outcome import FLOAT_OCTETS, Parts, RankOutcome, Step, check_traffic, with_coded
+from netoffload.lab.training.outcome import Parts, RankOutcome, Step, check_traffic, with_coded
 from netoffload.lab.training.plan import BASELINES, NO_OUTPUTS, Outputs, Planned, plan_runs
 from netoffload.methods import Way
 

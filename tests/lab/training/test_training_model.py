@@ -37,11 +37,6 @@ def plain_hdc(seed: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def test_hdc_has_the_size_of_the_paper() -> None:
-    assert sum(tensor.numel() for tensor in build("hdc", 1, GREY_28).parameters()) == 1_149_010
-    assert Replica(TrainSettings("inc")).parameters.nbytes == 4 * 1_149_010
-
-
 def test_weights_depend_on_the_seed_alone_and_are_he_initialised() -> None:
     torch.manual_seed(1)
     first = Replica(TrainSettings("inc", seed=5))
@@ -115,12 +110,6 @@ def test_one_worker_is_torch_s_own_momentum_sgd() -> None:
     flat = torch.cat([tensor.detach().reshape(-1) for tensor in reference.parameters()]).numpy()
     np.testing.assert_allclose(replica.parameters, flat, rtol=1e-4, atol=1e-6)
     assert not np.allclose(flat, Replica(settings).parameters, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(("model", "rate"), [("hdc", 0.1), ("cnn", 0.02)])
-def test_the_learning_rate_is_the_models_own_unless_given(model: str, rate: float) -> None:
-    assert TrainSettings("inc", model=model).learning_rate_at(0) == rate
-    assert TrainSettings("inc", model=model, learning_rate=0.5).learning_rate_at(0) == 0.5
 
 
 def test_the_cnn_has_the_gradient_of_torch_s_own_whatever_was_there_before() -> None:
