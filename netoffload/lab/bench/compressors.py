@@ -92,10 +92,10 @@ def _layout(layers: str | None, count: int) -> Layout:
     if layers is None:
         return Layout.flat(count)
     if layers == HDC:
-        from netoffload.lab.training import models
+        from netoffload.lab.training import data_spec, models
 
         try:
-            layout = Layout(models.get(HDC).layer_sizes(models.GREY_28))
+            layout = Layout(models.get(HDC).layer_sizes(data_spec.GREY_28))
         except ImportError as error:
             raise UsageError(f"the layers of hdc need torch: pip install 'netoffload[train]' ({error})") from error
     else:

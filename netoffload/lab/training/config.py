@@ -18,8 +18,16 @@ from netoffload.config import Offload, check_choice
 from netoffload.errors import UsageError
 from netoffload.lab.results import decode_dataclass
 from netoffload.lab.training import models
-from netoffload.lab.training.data_spec import DATASETS, SYNTHETIC, DataSpec, parse_alpha, parse_data
-from netoffload.lab.training.models import ModelSpec, SampleShape, Tokens
+from netoffload.lab.training.data_spec import (
+    DATASETS,
+    SYNTHETIC,
+    DataSpec,
+    SampleShape,
+    Tokens,
+    parse_alpha,
+    parse_data,
+)
+from netoffload.lab.training.models import ModelSpec
 from netoffload.lab.training.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule, choose, spelt
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ import torch
 from netoffload.compiled.arrays import Int64Array
 from netoffload.errors import UsageError
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.data_spec import DATASETS, SYNTHETIC
+from netoffload.lab.training.data_spec import DATASETS, SYNTHETIC, TEXT, SampleShape, Tokens
 from netoffload.lab.training.dataset import Dataset, Images, Labels, load_cifar10, load_digits, load_mnist
-from netoffload.lab.training.models import TEXT, SampleShape, Tokens
 
 SYNTHETIC_TESTS: Final = 16
 """Test samples of synthetic data: enough to run the model in evaluation mode."""

@@ -29,7 +29,7 @@ import torch
 
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
 from netoffload.errors import UsageError
-from netoffload.lab.training.models import CLASSES, COLOUR_32, GREY_28
+from netoffload.lab.training.data_spec import CLASSES, COLOUR_32, GREY_28
 
 Images = Float32Array | Int64Array
 Labels = Int64Array

@@ -17,7 +17,7 @@ from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import UsageError
 from netoffload.lab.training import models
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.models import SampleShape, Tokens
+from netoffload.lab.training.data_spec import SampleShape, Tokens
 from netoffload.lab.training.networks import FullyConnected, cross_entropy
 from netoffload.methods import Way
 from netoffload.methods.buckets import cut

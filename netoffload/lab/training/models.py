@@ -1,4 +1,4 @@
-"""The models by their names, and the shapes of samples. A model is an entry of :data:`MODELS`, and its network.
+"""The models by their names. A model is an entry of :data:`MODELS`, and its network.
 
 ``networks`` builds the networks, and imports torch; nothing here does, so the command line gets names without waiting.
 Sizes are those of the papers: ``test_training_models.py`` compares each with its paper, or with the implementation that
@@ -12,56 +12,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from netoffload.config import check_choice
+from netoffload.lab.training.data_spec import COLOUR_32, GREY_28, IMAGENET, TEXT, SampleShape, Tokens
 from netoffload.lab.training.optimizers import Adam, Optimizer, Polynomial, RmsProp, Schedule, Sgd, StepDecay
 
 if TYPE_CHECKING:
     from torch import nn
-
-CLASSES: Final = 10
-
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """The shape of images: ``channels`` planes of ``side`` x ``side`` values; each image is of one of ``classes``."""
-
-    channels: int
-    side: int
-    classes: int = CLASSES
-
-    @property
-    def features(self) -> int:
-        """Number of values of one image."""
-        return self.channels * self.side * self.side
-
-    def __str__(self) -> str:
-        """Describe it."""
-        return f"{self.side}x{self.side} {'grey' if self.channels == 1 else 'colour'} images"
-
-
-@dataclasses.dataclass(frozen=True)
-class Tokens:
-    """The shape of sequences: ``length`` numbers in 0..``classes`` - 1; the label of each number is the next one."""
-
-    length: int
-    classes: int
-
-    @property
-    def features(self) -> int:
-        """Number of tokens of one sequence."""
-        return self.length
-
-    def __str__(self) -> str:
-        """Describe it."""
-        return "sequences of tokens"
-
-
-SampleShape = Shape | Tokens
-
-GREY_28: Final = Shape(1, 28)
-COLOUR_32: Final = Shape(3, 32)
-IMAGENET: Final = Shape(3, 224, 1000)
-TEXT: Final = Tokens(128, 96)
-"""Characters of the text corpus: printable ASCII and the line's end."""
 
 
 @dataclasses.dataclass(frozen=True)

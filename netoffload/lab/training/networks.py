@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from netoffload.lab.training.models import SampleShape, Shape, Tokens
+from netoffload.lab.training.data_spec import SampleShape, Shape, Tokens
 
 
 class LinearInPlace(torch.autograd.Function):

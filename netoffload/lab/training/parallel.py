@@ -289,7 +289,7 @@ class Join:
 class GatheredProduct(torch.autograd.Function):
     """A part of a fully connected layer that gathers its inputs, and in backward sends their errors to their ranks.
 
-    It writes gradients into given memory, as :class:`~netoffload.lab.training.layers.LinearInPlace` does.
+    It writes gradients into given memory, as :class:`~netoffload.lab.training.networks.LinearInPlace` does.
     """
 
     @staticmethod

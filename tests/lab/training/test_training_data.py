@@ -9,8 +9,8 @@ import torch
 from netoffload.errors import UsageError
 from netoffload.lab.training import data
 from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.data_spec import Shape, Tokens
 from netoffload.lab.training.dataset import Dataset, load_digits, open_saved, save
-from netoffload.lab.training.models import Shape, Tokens
 
 
 def test_a_saved_set_opens_as_it_was(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.data_spec import GREY_28
 from netoffload.lab.training.doors import ThreadCalls
 from netoffload.lab.training.loop import average_buffers, warm_up
-from netoffload.lab.training.models import GREY_28
 from netoffload.lab.training.networks import build
 from netoffload.lab.training.replica import Replica, accuracy_of
 

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from netoffload.errors import UsageError
 from netoffload.lab.training import models, networks
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.data_spec import DATASETS
-from netoffload.lab.training.models import GREY_28, IMAGENET, ModelSpec, Tokens
+from netoffload.lab.training.data_spec import DATASETS, GREY_28, IMAGENET, Tokens
+from netoffload.lab.training.models import ModelSpec
 from netoffload.lab.training.networks import CharacterLstm, LocallyConnected
 from netoffload.lab.training.optimizers import Sgd, StepDecay
 from netoffload.lab.training.replica import Replica
