@@ -49,17 +49,9 @@ PACKINGS: Final = ("coalesced", "per-segment")
 ENCAPSULATIONS: Final = ("udp", "ipcomp")
 """How blocks travel: in UDP to peers that take it, or as IP protocol 108."""
 
-TRUSTS: Final = ("socket", "tag")
-"""Who promises that tagged connections carry float32: each program by its socket, or the operator for all of them."""
-
-BYPASSES: Final = ("user", "kernel")
-"""What carries the frames that a NIC leaves unchanged: its process, or tc filters in the kernel."""
-
 TAP_QUEUE_FRAMES: Final = 4096
 """The most frames that wait in a TAP for its NIC. TCP's windows limit how many wait. A full TAP drops frames silently,
 and acknowledgements alone can fill the default of 1000 frames."""
-
-BUSY_POLL_US_MAX: Final = 1_000_000
 
 
 class Offload(enum.StrEnum):
@@ -181,13 +173,7 @@ def parse_tag(text: str) -> int:
         return DSCP_NAMES[word.upper()] << 2
     if not re.fullmatch(r"\d+|0x[0-9a-f]+", word, re.IGNORECASE):
         raise UsageError(f"tag {text!r} is not a ToS: write 0x28, 40, a DSCP like AF11, or any")
-    return check_tag(int(word, 16 if word[:2].lower() == "0x" else 10))
-
-
-def check_tag(tag: int) -> int:
-    """Return ``tag`` if segments can be marked with it, or if it is ``TAG_ANY``."""
-    if tag == TAG_ANY:
-        return tag
+    tag = int(word, 16 if word[:2].lower() == "0x" else 10)
     if not 1 <= tag <= 0xFF:
         raise UsageError(f"tag {tag} is outside 4..252: for unmarked segments use --tag any with --ports")
     if tag & ~TOS_MASK:
@@ -219,29 +205,11 @@ def format_ports(ports: Ports) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ports)
 
 
-def check_policy(tag: int, ports: Ports, bypass: str) -> None:
-    """Refuse ``TAG_ANY`` without ports, or with a bypass in the kernel, which knows connections only by their ToS."""
-    if check_tag(tag) != TAG_ANY:
-        return
-    if not ports:
-        raise UsageError("tag any needs ports: without --ports every TCP connection would count as floats")
-    if bypass == "kernel":
-        raise UsageError("tag any and bypass kernel exclude each other: the kernel knows connections by their ToS")
-
-
 def check_bound_k(bound_k: int) -> int:
     """Return ``bound_k`` if 2**-bound_k is an error bound of the codecs."""
     if not BOUND_K_MIN <= bound_k <= BOUND_K_MAX:
         raise UsageError(f"bound {bound_k} is outside {BOUND_K_MIN}..{BOUND_K_MAX}: the error bound is 2^-bound")
     return bound_k
-
-
-def check_bypass(bypass: str, *, has_faults: bool, has_trace: bool = False) -> None:
-    """Refuse a bypass in the kernel for a NIC with faults or a trace, which need every frame."""
-    check_choice("bypass", bypass, BYPASSES)
-    if bypass == "kernel" and (has_faults or has_trace):
-        needs = "faults" if has_faults else "a trace"
-        raise UsageError(f"{needs} and bypass kernel exclude each other: the NIC has to see every frame")
 
 
 def check_timeout_s(timeout_s: float) -> None:

@@ -8,8 +8,8 @@ A connection may carry any number of requests, one after the other. At most :dat
 served at a time. A connection that sends no whole request for :data:`IDLE_TIMEOUT_S` is closed, so that idle clients do
 not use up a NIC's threads. A line that is not a request gets one line with the error, and the server goes on.
 
-:func:`request` is the client, :class:`ControlServer` the server. The modules that answer define the commands
-(``netoffload_daemon.control``, ``netoffload.lab.testbed.meter``).
+:func:`request` is the client, :class:`ControlServer` the server; :class:`ConnectionServer` serves Prometheus too. The
+modules that answer define the commands (``netoffload_daemon.control``, ``netoffload.lab.testbed.build``).
 """
 
 from __future__ import annotations
@@ -74,6 +74,73 @@ def request(path: str | Path, command: str, timeout_s: float = 5.0, **arguments:
     return answer
 
 
+class ConnectionServer:
+    """Serves the connections to a listening socket, each in a thread; a context manager that closes the listener.
+
+    Args:
+        name: of the threads.
+        serve: gets each connection; its ``OSError`` says that the client is gone, or too slow.
+        connections_max: connections that are served at a time.
+        refusal: makes the octets for a further connection from the reason.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        listener: socket.socket,
+        serve: Callable[[socket.socket], None],
+        connections_max: int,
+        refusal: Callable[[str], bytes],
+    ) -> None:
+        self._listener, self._serve_one, self._refusal = listener, serve, refusal
+        self._name, self._connections_max = name, connections_max
+        self._thread = threading.Thread(target=self._accept_forever, name=name, daemon=True)
+        self._free = threading.BoundedSemaphore(connections_max)
+        self._closing = threading.Event()
+
+    def __enter__(self) -> ConnectionServer:
+        """Listen."""
+        self._listener.listen(16)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop accepting connections; open connections end by themselves."""
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        self._listener.close()
+        self._thread.join(timeout=2)
+
+    def _accept_forever(self) -> None:
+        while not self._closing.is_set():
+            try:
+                conn, _ = self._listener.accept()
+            except OSError:
+                self._closing.wait(_ACCEPT_PAUSE_S)
+                continue
+            if not self._free.acquire(blocking=False):
+                self._refuse(conn, f"{self._connections_max} connections are open already: try again later")
+                continue
+            try:
+                threading.Thread(target=self._serve, args=(conn,), name=f"{self._name}-conn", daemon=True).start()
+            except RuntimeError:  # no more threads
+                self._free.release()
+                self._refuse(conn, "the system gives no more threads: try again later")
+
+    def _serve(self, conn: socket.socket) -> None:
+        try:
+            with conn, contextlib.suppress(OSError):
+                self._serve_one(conn)
+        finally:
+            self._free.release()
+
+    def _refuse(self, conn: socket.socket, reason: str) -> None:
+        with conn, contextlib.suppress(OSError):
+            conn.setblocking(False)
+            conn.sendall(self._refusal(reason))
+
+
 class ControlServer:
     """Answers requests on a Unix socket (mode 0600) in separate threads; a context manager that removes the file.
 
@@ -84,9 +151,7 @@ class ControlServer:
         self.path = Path(path)
         self._handlers = dict(handlers)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._thread = threading.Thread(target=self._accept_forever, name="control", daemon=True)
-        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self._closing = threading.Event()
+        self._server = ConnectionServer("control", self._listener, self._serve, MAX_CONNECTIONS, _encode_error)
 
     def __enter__(self) -> ControlServer:
         """Listen and start answering, in place of a dead process that left its file."""
@@ -106,47 +171,21 @@ class ControlServer:
             raise SystemRefusedError(f"cannot listen on control socket {self.path}: {error}") from error
         finally:
             os.umask(old_mask)
-        self._listener.listen(16)
-        self._thread.start()
+        self._server.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop accepting connections and remove the socket file; open connections end by themselves."""
-        self._closing.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        self._listener.close()
-        self._thread.join(timeout=2)
+        """Stop accepting connections and remove the socket file."""
+        self._server.__exit__()
         with contextlib.suppress(PermissionError):  # the NIC runs as `nobody` now; the next NIC replaces the file
             self.path.unlink(missing_ok=True)
 
-    def _accept_forever(self) -> None:
-        while not self._closing.is_set():
-            try:
-                conn, _ = self._listener.accept()
-            except OSError:
-                self._closing.wait(_ACCEPT_PAUSE_S)
-                continue
-            if not self._free.acquire(blocking=False):
-                _refuse(conn, f"{MAX_CONNECTIONS} connections are open already: try again later")
-                continue
-            try:
-                threading.Thread(target=self._serve, args=(conn,), name="control-conn", daemon=True).start()
-            except RuntimeError:  # no more threads
-                self._free.release()
-                _refuse(conn, "the system gives no more threads: try again later")
-
     def _serve(self, conn: socket.socket) -> None:
-        try:
-            with conn, contextlib.suppress(OSError):  # the client is gone, or too slow
-                for line in _lines(conn):
-                    conn.settimeout(IDLE_TIMEOUT_S)
-                    if len(line) > MAX_REQUEST_OCTETS:
-                        conn.sendall(_encode_error(f"request longer than {MAX_REQUEST_OCTETS} octets"))
-                        return
-                    conn.sendall(self._answer(line))
-        finally:
-            self._free.release()
+        for line in _lines(conn):
+            if len(line) > MAX_REQUEST_OCTETS:
+                conn.sendall(_encode_error(f"request longer than {MAX_REQUEST_OCTETS} octets"))
+                return
+            conn.sendall(self._answer(line))
 
     def _answer(self, line: bytes) -> bytes:
         try:
@@ -167,25 +206,34 @@ class ControlServer:
             return _encode_error(f"{wanted['command']} failed: {type(error).__name__}: {error}")
 
 
+def receive_until(conn: socket.socket, ends: tuple[bytes, ...], begun: bytes, most: int, timeout_s: float) -> bytes:
+    """Return ``begun`` and what follows, up to one of the ``ends`` or ``most`` octets, or as far as the client sends.
+
+    The client has as long to take its answer.
+
+    Raises:
+        OSError: the client went away, or was too slow.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not any(end in begun for end in ends) and len(begun) < most:
+        conn.settimeout(max(0.001, deadline - time.monotonic()))
+        octets = conn.recv(most)
+        if not octets:
+            break
+        begun += octets
+    conn.settimeout(timeout_s)
+    return begun
+
+
 def _lines(conn: socket.socket) -> Iterator[bytes]:
     """Yield requests; a request that is too long is yielded as far as it was read, and is the last one."""
     received = b""
     while True:
-        deadline = time.monotonic() + IDLE_TIMEOUT_S
-        while b"\n" not in received and len(received) <= MAX_REQUEST_OCTETS:
-            conn.settimeout(max(0.001, deadline - time.monotonic()))
-            octets = conn.recv(MAX_REQUEST_OCTETS)
-            if not octets:
-                return  # a request without its newline is incomplete and gets no answer
-            received += octets
+        received = receive_until(conn, (b"\n",), received, MAX_REQUEST_OCTETS + 1, IDLE_TIMEOUT_S)
+        if b"\n" not in received and len(received) <= MAX_REQUEST_OCTETS:
+            return  # a request without its newline is incomplete and gets no answer
         line, _, received = received.partition(b"\n")
         yield line
-
-
-def _refuse(conn: socket.socket, text: str) -> None:
-    with conn, contextlib.suppress(OSError):
-        conn.setblocking(False)
-        conn.sendall(_encode_error(text))
 
 
 def _encode_error(text: str) -> bytes:

@@ -8,7 +8,6 @@ from netoffload.config import (
     TAG_ANY,
     check_bound_k,
     check_choice,
-    check_policy,
     format_ports,
     format_rate,
     format_tag,
@@ -19,6 +18,7 @@ from netoffload.config import (
     parse_tag,
 )
 from netoffload.errors import UsageError
+from netoffload.nic_options import NicOptions
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_wrong_ports(text: str) -> None:
 
 
 def test_a_tag_of_everything_needs_ports_and_sees_every_frame() -> None:
-    check_policy(TAG_ANY, ((5000, 5000),), "user")
-    check_policy(0x28, (), "kernel")
+    assert NicOptions(tag="any", ports="5000").tag_tos == TAG_ANY
+    assert NicOptions(bypass="kernel").port_ranges == ()
     with pytest.raises(UsageError, match="tag any needs ports"):
-        check_policy(TAG_ANY, (), "user")
+        NicOptions(tag="any")
     with pytest.raises(UsageError, match="exclude each other"):
-        check_policy(TAG_ANY, ((5000, 5000),), "kernel")
+        NicOptions(tag="any", ports="5000", bypass="kernel")

@@ -43,7 +43,6 @@ LEVELS = {
     # The wall. What stands above this line never imports what stands below.
     "netoffload.lab": 8,  # its own __init__: the map of the laboratory
     "netoffload.lab.declared": 8,
-    "netoffload.lab.record_formats": 8,
     "netoffload.lab.results": 9,
     "netoffload.lab.testbed": 9,
     "netoffload.lab.reports": 10,
@@ -88,14 +87,12 @@ HOMES = {
         "netoffload_daemon",
         "netoffload_mpi",
     },
-    "http": {"netoffload_daemon"},
     "subprocess": {"netoffload.lab.bench", "netoffload.lab.testbed"},
 }
 
 MAX_PARAMETERS = 8
 
 MANY_PARAMETERS = {
-    "launch.run_ranks",
     "lifecycle.__init__",
 }
 """Functions that have more; a comment on each says why. A command's parameters are its options."""

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,10 +21,7 @@ import numpy as np
 from netoffload import log
 from netoffload.codec import get
 from netoffload.compiled.programs import end_at_once
-from netoffload.config import (
-    TAG_ANY,
-    TOS_MASK,
-)
+from netoffload.config import TAG_ANY, TOS_MASK
 from netoffload.control import ControlServer
 from netoffload.devices.mtu import MtuWatch
 from netoffload.devices.netns import arp_ignore, in_netns, is_same_netns, reflects_tos
@@ -32,9 +29,8 @@ from netoffload.devices.packet import open_packet, takes_bundles
 from netoffload.devices.sock_diag import open_sock_diag
 from netoffload.devices.tap import Tap, keep, open_tap
 from netoffload.engine import nic as engine_nic
-from netoffload.engine.authentication import Authenticator
-from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.bypass import socket_program
+from netoffload.engine.state import EngineSettings
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.netlink.redirect import has_clsact
 from netoffload.nic_options import NicProcess
@@ -60,17 +56,12 @@ FAILED: Final = 3
 
 
 def run(settings: NicProcess) -> int:
-    """Forward frames until told to stop; return the exit code.
-
-    Raises:
-        NetOffloadError: a device or the control socket cannot be opened, or both devices are the same.
-    """
+    """Forward frames until told to stop; return the exit code."""
     shared = is_same_netns(settings.host_netns, settings.wire_netns)
     if shared and settings.host_name == settings.wire:
         raise UsageError(f"{settings.wire} cannot be both the host's device and the wire: a NIC stands between two")
     stays_root = settings.user == ROOT
-    if settings.ready_fd is not None:
-        _check_ready(settings.ready_fd)
+    _use_ready_fd(settings, os.fstat)  # before the NIC changes anything
     if not stays_root:
         find_user(settings.user)
         forgo()
@@ -86,11 +77,12 @@ def run(settings: NicProcess) -> int:
         stack.callback(os.close, event)
         sides = SIDES[settings.trace_side] if settings.trace else 0
         compile_loop()
-        # Two, because each direction may have a thread; the stack closes them after the loop's threads have ended.
-        key = None if settings.key is None else load_key(settings.key)
-        signer, checker = (stack.enter_context(Authenticator(key)) for _ in range(2))
-        engine = _engine_settings(settings, mtu, signer, checker)
-        port, loop_settings = _make_memory(settings, engine, sides, (host, wire.fileno()), stack)
+        engine = _engine_settings(settings, mtu)
+        flows, keeps_table = open_table(_table_path(settings))
+        diag = _open_diag(settings, stack)
+        faults, devices = settings.fault_settings, (host, wire.fileno())
+        port = make_port(engine, flows, faults, sides != 0, diag, devices)
+        loop_settings = make_settings(faults, settings.busy_poll_us, settings.host_is_veth, sides, keeps_table)
         stack.enter_context(MtuWatch(settings.wire, settings.wire_netns, partial(engine.mtu.__setitem__, 0)))
         if settings.trace is not None:
             names = (settings.host, settings.wire)
@@ -112,7 +104,9 @@ def run(settings: NicProcess) -> int:
         loop = Loop(event, loop_settings, port)
         stack.callback(loop.stop)  # the stack stops the loop before it closes a device
         loop.start(settings.threads)
-        _say_ready(settings)
+        words = {"codec": settings.codec, "bound_k": settings.bound_k, "packing": settings.packing}
+        log.note("forwarding", "frames are forwarded", host=settings.host, wire=settings.wire, pid=os.getpid(), **words)
+        _use_ready_fd(settings, _say_ready)
         outcome = loop.join()
     return _exit_code(outcome, settings)
 
@@ -125,8 +119,8 @@ def _have_filters(settings: NicProcess) -> bool:
     return False
 
 
-def _engine_settings(settings: NicProcess, mtu: int, signer: Authenticator, checker: Authenticator) -> EngineSettings:
-    key = (signer, checker) if settings.key else None
+def _engine_settings(settings: NicProcess, mtu: int) -> EngineSettings:
+    key = None if settings.key is None else load_key(settings.key)
     return engine_nic.make_settings(get(settings.codec).codec_id, settings.bound_k, mtu, key)._replace(
         per_segment=int(settings.packing == "per-segment"),
         in_udp=int(settings.encapsulation == "udp"),
@@ -137,21 +131,6 @@ def _engine_settings(settings: NicProcess, mtu: int, signer: Authenticator, chec
         ports=np.array(settings.port_ranges, np.int64).reshape(-1, 2),
         trust=int(not settings.asks_sockets),
     )
-
-
-def _make_memory(
-    settings: NicProcess,
-    engine: EngineSettings,
-    sides: int,
-    devices: tuple[int, int],
-    stack: contextlib.ExitStack,
-) -> tuple[Port, LoopSettings]:
-    """Return the memory and the settings of the loop, with the flow table and the descriptor for questions."""
-    flows, keeps_table = open_table(_table_path(settings))
-    diag = _open_diag(settings, stack)
-    port = make_port(engine, flows, settings.fault_settings, sides != 0, diag, devices)
-    host_is_veth = settings.host_is_veth
-    return port, make_settings(settings.fault_settings, settings.busy_poll_us, host_is_veth, sides, keeps_table)
 
 
 def _table_path(settings: NicProcess) -> Path:
@@ -260,11 +239,7 @@ def _exit_code(outcome: int, settings: NicProcess) -> int:
     reasons = {
         HOST_GONE: ("host_deleted", f"{settings.host} was deleted", EXIT_HOST_GONE),
         WIRE_GONE: ("wire_deleted", f"wire {settings.wire} was deleted", EXIT_WIRE_GONE),
-        FAILED: (
-            "ended",
-            "the loop failed and the NIC ends: please report the lines above",
-            EXIT_FAILED,
-        ),
+        FAILED: ("ended", "the loop failed and the NIC ends: please report the lines above", EXIT_FAILED),
     }
     if outcome not in reasons:
         log.note("stopped", "stopped as asked", exit_code=0)
@@ -274,28 +249,20 @@ def _exit_code(outcome: int, settings: NicProcess) -> int:
     return code
 
 
-def _check_ready(ready_fd: int) -> None:
-    """Refuse a descriptor that is not open, before the NIC changes anything."""
-    try:
-        os.fstat(ready_fd)
-    except OSError as error:
-        raise _nobody_told(ready_fd, error) from error
+def _use_ready_fd(settings: NicProcess, use: Callable[[int], object]) -> None:
+    """Call ``use`` with the descriptor of ``--ready-fd``, if there is one."""
+    if settings.ready_fd is not None:
+        try:
+            use(settings.ready_fd)
+        except OSError as error:
+            raise UsageError(
+                f"--ready-fd: descriptor {settings.ready_fd} cannot be written: {error.strerror}"
+            ) from error
 
 
-def _nobody_told(ready_fd: int, error: OSError) -> UsageError:
-    return UsageError(f"--ready-fd: descriptor {ready_fd} cannot be written: {error.strerror}")
-
-
-def _say_ready(settings: NicProcess) -> None:
-    engine = {"codec": settings.codec, "bound_k": settings.bound_k, "packing": settings.packing}
-    log.note("forwarding", "frames are forwarded", host=settings.host, wire=settings.wire, pid=os.getpid(), **engine)
-    if settings.ready_fd is None:
-        return
-    try:
-        os.write(settings.ready_fd, b"ready\n")
-        os.close(settings.ready_fd)
-    except OSError as error:
-        raise _nobody_told(settings.ready_fd, error) from error
+def _say_ready(descriptor: int) -> None:
+    os.write(descriptor, b"ready\n")
+    os.close(descriptor)
 
 
 def compile_loop() -> None:

@@ -40,11 +40,7 @@ class _Parser(argparse.ArgumentParser):
 def parse_arguments(
     arguments: Sequence[str], program: str = "netoffloadd", settings: type[NicProcess] = NicProcess
 ) -> NicProcess:
-    """Return the settings of a command line.
-
-    Raises:
-        UsageError: an option is missing, unknown, or has an impossible value.
-    """
+    """Return the settings of a command line."""
     parser = _Parser(
         prog=program,
         description="Run one NIC: compress tagged TCP segments between a host's interface and a wire.",

@@ -23,7 +23,7 @@ integers. One seed gives one sequence of faults for one sequence of frames. A fa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -31,14 +31,13 @@ from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array, Uint64Ar
 from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import copy_octets, load_u16, store_u16, u8
-from netoffload.engine.counters import Counter
+from netoffload.engine.counters import Counter, Counters
+from netoffload.engine.network import IP_AT
 from netoffload.engine.pack import MTU_MAX
-from netoffload.engine.sums import ones_sum
-from netoffload.nic_options.faults import FaultSettings
+from netoffload.engine.segment import get_tcp_len
+from netoffload.engine.sums import folded, ones_sum
+from netoffload.nic_options.faults import PROBABILITIES, FaultSettings
 from netoffload.wire import ethernet, ipv4, ipv6, tcp, udp, vnet
-
-if TYPE_CHECKING:
-    from netoffload.engine.counters import Counters
 
 HELD_FRAMES: Final = 4096
 """Slots of the queue: at 1 Gb/s and 1500 octets, 50 ms of delay."""
@@ -52,7 +51,6 @@ OVERTAKE_WAIT_NS: Final = 1_000_000
 
 _ONE: Final = 1 << 32
 _MASK: Final = _ONE - 1
-_IP_AT: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN
 
 # Fields of one held frame.
 _LENGTH: Final = 0
@@ -98,15 +96,8 @@ class Held(NamedTuple):
 
 def make_plan(settings: FaultSettings) -> FaultPlan:
     """Return ``settings`` in the form that the compiled stage takes."""
-    return FaultPlan(
-        is_on=int(settings.is_on),
-        loss=round(settings.loss * _ONE),
-        dup=round(settings.dup * _ONE),
-        reorder=round(settings.reorder * _ONE),
-        flip=round(settings.flip * _ONE),
-        truncate=round(settings.truncate * _ONE),
-        delay_ns=settings.delay_ns,
-    )
+    chances = {name: round(getattr(settings, name) * _ONE) for name in PROBABILITIES}
+    return FaultPlan(is_on=int(settings.is_on), delay_ns=settings.delay_ns, **chances)
 
 
 def make_held(settings: FaultSettings, mtu: int) -> Held:
@@ -143,13 +134,11 @@ def disturb(
     size = load_u16(frame, at + vnet.VNET_GSO_SIZE)
     payload_at = l4_at + udp.UDP_LEN
     if gso_type != vnet.GSO_UDP_L4:
-        payload_at = l4_at + (u8(frame, at + l4_at + tcp.DATA_OFFSET) >> 4) * 4
+        payload_at = l4_at + get_tcp_len(frame, at + l4_at)
     known = gso_type == vnet.GSO_TCPV4 or gso_type == vnet.GSO_TCPV6 or gso_type == vnet.GSO_UDP_L4
-    ethertype = be16(frame, at + vnet.VNET_LEN + ethernet.ETHERTYPE)
-    is_ip = ethertype == ethernet.ETHERTYPE_IPV4 or ethertype == ethernet.ETHERTYPE_IPV6
     if gso_type == vnet.GSO_NONE:
         payload_at, size = length - 1, 0  # one round
-    elif not known or not is_ip or size == 0 or payload_at >= length or l4_at < _IP_AT + ipv4.IPV4_MIN_LEN:
+    elif not known or not _is_ip(frame, at) or size == 0 or payload_at >= length or l4_at < IP_AT + ipv4.IPV4_MIN_LEN:
         counters[Counter.DROP_UNSPLIT] += 1
         return
     for first in range(payload_at, length, max(size, 1)):
@@ -158,14 +147,7 @@ def disturb(
 
 @kernel
 def _disturb_one(
-    plan: FaultPlan,
-    whole: Stretch,
-    payload_at: int,
-    first: int,
-    size: int,
-    now_ns: int,
-    held: Held,
-    counters: Counters,
+    plan: FaultPlan, whole: Stretch, payload_at: int, first: int, size: int, now_ns: int, held: Held, counters: Counters
 ) -> None:
     """Damage one wire frame: the whole one (``size`` 0), or a GSO frame's segment with payload from ``first``."""
     if _happens(plan.loss, held.random):
@@ -199,6 +181,12 @@ def _disturb_one(
 
 
 @inline_kernel
+def _is_ip(frame: Uint8Array, at: int) -> bool:
+    ethertype = be16(frame, at + vnet.VNET_LEN + ethernet.ETHERTYPE)
+    return ethertype == ethernet.ETHERTYPE_IPV4 or ethertype == ethernet.ETHERTYPE_IPV6
+
+
+@inline_kernel
 def _happens(chance: int, random: Int64Array) -> bool:
     return chance > 0 and draw(random) < chance
 
@@ -227,13 +215,13 @@ def _split(whole: Stretch, payload_at: int, first: int, size: int, octets: Uint8
     is_udp = u8(octets, vnet.GSO_TYPE) == vnet.GSO_UDP_L4
     index = (first - payload_at) // size
     if be16(octets, vnet.VNET_LEN + ethernet.ETHERTYPE) == ethernet.ETHERTYPE_IPV4:
-        ip_len = l4_at - _IP_AT
-        put_be16(octets, _IP_AT + ipv4.TOTAL_LEN, ip_len + l4_len)
-        put_be16(octets, _IP_AT + ipv4.IDENT, be16(octets, _IP_AT + ipv4.IDENT) + index)
-        store_u16(octets, _IP_AT + ipv4.CHECKSUM, 0)
-        store_u16(octets, _IP_AT + ipv4.CHECKSUM, ones_sum(octets, _IP_AT, ip_len) ^ 0xFFFF)
+        ip_len = l4_at - IP_AT
+        put_be16(octets, IP_AT + ipv4.TOTAL_LEN, ip_len + l4_len)
+        put_be16(octets, IP_AT + ipv4.IDENT, be16(octets, IP_AT + ipv4.IDENT) + index)
+        store_u16(octets, IP_AT + ipv4.CHECKSUM, 0)
+        store_u16(octets, IP_AT + ipv4.CHECKSUM, ones_sum(octets, IP_AT, ip_len) ^ 0xFFFF)
     else:
-        put_be16(octets, _IP_AT + ipv6.PAYLOAD_LEN, l4_at - _IP_AT - ipv6.IPV6_LEN + l4_len)
+        put_be16(octets, IP_AT + ipv6.PAYLOAD_LEN, l4_at - IP_AT - ipv6.IPV6_LEN + l4_len)
     if is_udp:
         put_be16(octets, l4_at + udp.DATAGRAM_LEN, l4_len)
     else:
@@ -247,8 +235,7 @@ def _split(whole: Stretch, payload_at: int, first: int, size: int, octets: Uint8
     # The field has the pseudo-header's sum with the length of the GSO frame: put this frame's sum in its place.
     sum_at = l4_at + load_u16(octets, vnet.CSUM_OFFSET)
     total = be16(octets, sum_at) + ((whole.length - l4_at) ^ 0xFFFF) + l4_len
-    total = (total & 0xFFFF) + (total >> 16)
-    put_be16(octets, sum_at, (total & 0xFFFF) + (total >> 16))
+    put_be16(octets, sum_at, folded(total))
     octets[vnet.GSO_TYPE] = vnet.GSO_NONE
     store_u16(octets, vnet.VNET_GSO_SIZE, 0)
 
@@ -269,17 +256,15 @@ def _fill_in_checksum(octets: Uint8Array, length: int) -> None:
 @inline_kernel
 def _damage(plan: FaultPlan, octets: Uint8Array, length: int, random: Int64Array, counters: Counters) -> int:
     """Perhaps cut the frame short, and perhaps flip one of its bits; return its length."""
-    ethertype = be16(octets, vnet.VNET_LEN + ethernet.ETHERTYPE)
-    is_ip = ethertype == ethernet.ETHERTYPE_IPV4 or ethertype == ethernet.ETHERTYPE_IPV6
-    if not is_ip or length <= _IP_AT:
+    if not _is_ip(octets, 0) or length <= IP_AT:
         return length
     if _happens(plan.truncate, random):
         counters[Counter.FAULT_TRUNCATED] += 1
-        length = _IP_AT + draw(random) % (length - _IP_AT)
-    if length > _IP_AT and _happens(plan.flip, random):
+        length = IP_AT + draw(random) % (length - IP_AT)
+    if length > IP_AT and _happens(plan.flip, random):
         counters[Counter.FAULT_FLIPPED] += 1
-        bit = draw(random) % (8 * (length - _IP_AT))
-        octets[_IP_AT + bit // 8] = u8(octets, _IP_AT + bit // 8) ^ 1 << bit % 8
+        bit = draw(random) % (8 * (length - IP_AT))
+        octets[IP_AT + bit // 8] = u8(octets, IP_AT + bit // 8) ^ 1 << bit % 8
     return length
 
 

@@ -1,4 +1,4 @@
-"""System calls of the loop: ``netoffload.compiled.syscalls``, and the calls for packet sockets and random words."""
+"""System calls of the loop that ``netoffload.compiled.syscalls`` lacks: for packet sockets and random words."""
 
 from __future__ import annotations
 
@@ -10,38 +10,11 @@ from numba import types
 from netoffload.compiled.arrays import Int32Array, Int64Array, Uint64Array
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import whole
-from netoffload.compiled.syscalls import MSG_DONTWAIT, POLLIN, POLLOUT, errno, now_ns, read, wait, write
-
-__all__ = [
-    "ADDRESS_ROOM",
-    "MESSAGE_FLAGS",
-    "MESSAGE_IOV",
-    "MESSAGE_IOV_COUNT",
-    "MESSAGE_LEN",
-    "MESSAGE_WORDS",
-    "MSG_DONTWAIT",
-    "MSG_TRUNC",
-    "POLLIN",
-    "POLLOUT",
-    "draw_random",
-    "errno",
-    "is_interface_gone",
-    "make_messages",
-    "memcpy",
-    "message_len",
-    "now_ns",
-    "read",
-    "recvmmsg",
-    "sendmmsg",
-    "wait",
-    "write",
-]
 
 _POINTER: Final = types.uintp
 
 recvmmsg = types.ExternalFunction("recvmmsg", types.intc(types.intc, _POINTER, types.uintc, types.intc, _POINTER))
 sendmmsg = types.ExternalFunction("sendmmsg", types.intc(types.intc, _POINTER, types.uintc, types.intc))
-memcpy = types.ExternalFunction("memcpy", _POINTER(_POINTER, _POINTER, types.uintp))
 _getrandom = types.ExternalFunction("getrandom", types.intp(_POINTER, types.uintp, types.uintc))
 _getsockname = types.ExternalFunction("getsockname", types.intc(types.intc, _POINTER, _POINTER))
 

@@ -8,10 +8,11 @@ error of one frame is counted and the loop goes on; only a deleted device ends t
 from __future__ import annotations
 
 from errno import EAGAIN, EBADFD, EINTR, EIO, ENETDOWN, ENOBUFS, ENXIO
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from netoffload.compiled import syscalls
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import whole
@@ -20,7 +21,6 @@ from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import is_bundle
 from netoffload.engine.pack import CACHE_LINE, MAX_WIRE_FRAMES
 from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
-from netoffload.engine.vlan import TAG_LEN
 from netoffload.wire import vnet
 from netoffload_daemon import faults, libc, trace, vlan
 from netoffload_daemon.port import (
@@ -38,10 +38,9 @@ from netoffload_daemon.port import (
     Port,
 )
 from netoffload_daemon.sockets import answer_questions
+from netoffload_daemon.trace import TraceRing
 from netoffload_daemon.trouble import BACK_OFF_NS, HOST_GONE, STOPPED, WIRE_GONE, look_again, read_failed, suspect
-
-if TYPE_CHECKING:
-    from netoffload_daemon.trace import TraceRing
+from netoffload_daemon.vlan import TAG_LEN
 
 DRAIN_ROUNDS: Final = 256
 """The most batches per direction when stopping, so that a host that goes on sending cannot keep the NIC alive."""
@@ -61,8 +60,8 @@ def serve(event: int, roles: int, settings: LoopSettings, port: Port) -> int:
         roles: ``TX``, ``RX`` or both: the directions that this thread serves.
     """
     polled = port.polled
-    polled[2, 0], polled[2, 1] = event, libc.POLLIN
-    active_ns = libc.now_ns(port.clock)
+    polled[2, 0], polled[2, 1] = event, syscalls.POLLIN
+    active_ns = syscalls.now_ns(port.clock)
     rounds_left, rounds_behind = -1, 0  # -1: no end in sight; else rounds of the drain
     while port.state[ENDED] == STOPPED and rounds_left != 0:
         waits_for_wire = port.line[LINE_FIRST] < port.line[LINE_END] and roles & TX != 0
@@ -70,15 +69,15 @@ def serve(event: int, roles: int, settings: LoopSettings, port: Port) -> int:
         if settings.faults.is_on and takes_from_host:
             takes_from_host = faults.has_room(port.held)
         # A descriptor without requested events would still report its errors, and the loop would spin on them.
-        polled[0, 0], polled[0, 1] = (port.host if takes_from_host else -1), libc.POLLIN
-        polled[1, 1] = (libc.POLLIN if roles & RX else 0) | (libc.POLLOUT if waits_for_wire else 0)
+        polled[0, 0], polled[0, 1] = (port.host if takes_from_host else -1), syscalls.POLLIN
+        polled[1, 1] = (syscalls.POLLIN if roles & RX else 0) | (syscalls.POLLOUT if waits_for_wire else 0)
         polled[1, 0] = port.wire if polled[1, 1] else -1
         has_frames = roles & TX != 0 and _count_unsent(port) > 0
         if rounds_left < 0:
             timeout_ns = _timeout_ns(settings, port, active_ns, waits_for_wire, roles)
         else:
             timeout_ns = _drain_timeout_ns(port, has_frames, waits_for_wire)
-        ready = libc.wait(polled, 3, timeout_ns, port.clock)
+        ready = syscalls.wait(polled, 3, timeout_ns, port.clock)
         if ready < 0:
             continue
         rounds_left -= 1 if rounds_left > 0 else 0
@@ -101,7 +100,7 @@ def serve(event: int, roles: int, settings: LoopSettings, port: Port) -> int:
                 _from_clock(settings, port)
             _to_wire(takes_from_host, settings, port)
         if settings.busy_ns and ready > 0:
-            active_ns = libc.now_ns(port.clock)
+            active_ns = syscalls.now_ns(port.clock)
     if roles & TX:
         reason = Counter.DROP_WIRE_DOWN if port.state[ENDED] == WIRE_GONE else Counter.DROP_WIRE_FULL
         port.nic.counters[reason] += _count_unsent(port)
@@ -121,19 +120,19 @@ def _drain_timeout_ns(port: Port, has_frames: bool, waits_for_wire: bool) -> int
         return 0
     if waits_for_wire:
         return _DRAIN_WAIT_NS
-    return min(max(faults.wait_ns(port.held, libc.now_ns(port.clock)), 0), _DRAIN_WAIT_NS)
+    return min(max(faults.wait_ns(port.held, syscalls.now_ns(port.clock)), 0), _DRAIN_WAIT_NS)
 
 
 @inline_kernel
 def _timeout_ns(settings: LoopSettings, port: Port, active_ns: int, waits_for_wire: bool, roles: int) -> int:
     """Return how long to sleep at most: 0 while busy polling, else until the next frame is due, or for ever (-1)."""
     timeout_ns = BACK_OFF_NS if port.state[SUSPECT] else -1
-    if settings.busy_ns and libc.now_ns(port.clock) - active_ns < settings.busy_ns:
+    if settings.busy_ns and syscalls.now_ns(port.clock) - active_ns < settings.busy_ns:
         return 0
     if settings.faults.is_on and not waits_for_wire:
-        timeout_ns = _sooner_ns(timeout_ns, faults.wait_ns(port.held, libc.now_ns(port.clock)))
+        timeout_ns = _sooner_ns(timeout_ns, faults.wait_ns(port.held, syscalls.now_ns(port.clock)))
     if roles & TX and not waits_for_wire:
-        timeout_ns = _sooner_ns(timeout_ns, engine.wait_ns(port.nic, libc.now_ns(port.clock)))
+        timeout_ns = _sooner_ns(timeout_ns, engine.wait_ns(port.nic, syscalls.now_ns(port.clock)))
     return timeout_ns
 
 
@@ -147,7 +146,7 @@ def _sooner_ns(first_ns: int, second_ns: int) -> int:
 def _from_wire(settings: LoopSettings, port: Port) -> None:
     """Take one batch from the wire to the host."""
     messages, nic = port.in_messages, port.nic
-    taken = libc.recvmmsg(port.wire, messages.ctypes.data, WIRE_BATCH, libc.MSG_DONTWAIT, 0)
+    taken = libc.recvmmsg(port.wire, messages.ctypes.data, WIRE_BATCH, syscalls.MSG_DONTWAIT, 0)
     if taken < 0:
         read_failed(port)
         return
@@ -158,7 +157,7 @@ def _from_wire(settings: LoopSettings, port: Port) -> None:
         port.nic.counters[Counter.RX_WIRE_FRAMES] += 1
         port.nic.counters[Counter.RX_WIRE_OCTETS] += length - vnet.VNET_LEN
         if settings.trace_sides & trace.WIRE_SIDE:
-            now_ns = libc.now_ns(port.clock)
+            now_ns = syscalls.now_ns(port.clock)
             _trace(settings, port.rx_trace, 1, trace.INBOUND, frame.ctypes.data, length, now_ns)
         if np.int64(messages[index, libc.MESSAGE_FLAGS]) & libc.MSG_TRUNC or length < vnet.VNET_LEN:
             port.nic.counters[Counter.DROP_RUNT] += 1
@@ -173,14 +172,14 @@ def _from_wire(settings: LoopSettings, port: Port) -> None:
 @inline_kernel
 def _take(frame: Uint8Array, length: int, settings: LoopSettings, port: Port) -> None:
     """Receive one frame, or one block of a bundle; write to the host the frames that must leave now."""
-    before = libc.now_ns(port.clock)
+    before = syscalls.now_ns(port.clock)
     crossing = engine.from_wire(port.nic, frame, length, before)
     if crossing >= 0:
         _deliver_rebuilt(settings, port)  # rebuilt segments go before a frame that crosses
         _deliver(frame, crossing, settings, port)
         return
     if crossing == engine.TAKEN:
-        port.nic.counters[Counter.RX_CODEC_NS] += libc.now_ns(port.clock) - before
+        port.nic.counters[Counter.RX_CODEC_NS] += syscalls.now_ns(port.clock) - before
     if engine.count_rebuilt(port.nic) >= engine.REBUILT_BATCH:
         _deliver_rebuilt(settings, port)
 
@@ -199,10 +198,10 @@ def _deliver_rebuilt(settings: LoopSettings, port: Port) -> None:
 def _deliver(frame: Uint8Array, length: int, settings: LoopSettings, port: Port) -> None:
     """Write one frame to the host."""
     if settings.trace_sides & trace.HOST_SIDE:
-        now_ns = libc.now_ns(port.clock)
+        now_ns = syscalls.now_ns(port.clock)
         _trace(settings, port.rx_trace, 0, trace.OUTBOUND, frame.ctypes.data, length, now_ns)
-    while libc.write(port.host, frame.ctypes.data, length) < 0:
-        number = libc.errno()
+    while syscalls.write(port.host, frame.ctypes.data, length) < 0:
+        number = syscalls.errno()
         if number == EINTR:
             continue
         if number == EBADFD:
@@ -229,7 +228,7 @@ def _to_wire(takes_from_host: bool, settings: LoopSettings, port: Port) -> None:
             if takes_from_host:
                 _from_host(settings, port)
             if settings.faults.is_on:
-                port.line[LINE_END] = faults.release(port.held, libc.now_ns(port.clock), port.out_vectors)
+                port.line[LINE_END] = faults.release(port.held, syscalls.now_ns(port.clock), port.out_vectors)
         has_blocks = port.line[LINE_OCTETS] > 0
         if port.line[LINE_END] == 0 or not _send(settings, port) or has_blocks:
             return
@@ -259,7 +258,7 @@ def _from_host(settings: LoopSettings, port: Port) -> None:
                 read_failed(port)
             return
         frame = port.host_in[row, start:]
-        before = libc.now_ns(port.clock)
+        before = syscalls.now_ns(port.clock)
         if settings.trace_sides & trace.HOST_SIDE:
             _trace(settings, port.tx_trace, 0, trace.INBOUND, frame.ctypes.data, length, before)
         blocks = port.wire_out[port.line[LINE_OCTETS] :]
@@ -271,7 +270,7 @@ def _from_host(settings: LoopSettings, port: Port) -> None:
             _put_in_line(frame, 1, False, before, settings, port)
             row += 1
         elif frames > 0:
-            port.nic.counters[Counter.TX_CODEC_NS] += libc.now_ns(port.clock) - before
+            port.nic.counters[Counter.TX_CODEC_NS] += syscalls.now_ns(port.clock) - before
             _put_in_line(blocks, frames, is_bundle(blocks, port.nic.spans, frames), before, settings, port)
             if not settings.faults.is_on:  # the fault stage has made copies, so the room is free again
                 end = port.nic.spans[frames - 1, 0] + port.nic.spans[frames - 1, 1]
@@ -283,7 +282,7 @@ def _from_clock(settings: LoopSettings, port: Port) -> None:
     """Put the frames that the NIC must send by itself in line, a batch at most."""
     if engine.wait_ns(port.nic, 0) < 0:
         return
-    now_ns = libc.now_ns(port.clock)
+    now_ns = syscalls.now_ns(port.clock)
     while engine.is_due(port.nic, now_ns) and port.line[LINE_END] < HOST_BATCH:
         frame = port.wire_out[port.line[LINE_OCTETS] :]
         if engine.from_clock(port.nic, now_ns, frame) == 0:
@@ -319,9 +318,9 @@ def _read_host(row: int, settings: LoopSettings, port: Port) -> tuple[int, int]:
     A TAP leaves VLAN tags in the frame; a packet socket reports them beside the frame.
     """
     if not settings.host_is_packet:
-        return TAG_LEN, libc.read(port.host, port.host_in[row].ctypes.data + TAG_LEN, HOST_BUFFER_LEN)
+        return TAG_LEN, syscalls.read(port.host, port.host_in[row].ctypes.data + TAG_LEN, HOST_BUFFER_LEN)
     message = port.host_messages[row]
-    taken = libc.recvmmsg(port.host, message.ctypes.data, 1, libc.MSG_DONTWAIT, 0)
+    taken = libc.recvmmsg(port.host, message.ctypes.data, 1, syscalls.MSG_DONTWAIT, 0)
     if taken < 0:
         return TAG_LEN, whole(taken)
     start = vlan.restore_tag(port.host_in[row], message, port.host_controls[row])
@@ -334,18 +333,18 @@ def _send(settings: LoopSettings, port: Port) -> bool:
     while port.line[LINE_FIRST] < port.line[LINE_END]:
         first = port.line[LINE_FIRST]
         messages = port.out_messages[first:]
-        taken = libc.sendmmsg(port.wire, messages.ctypes.data, port.line[LINE_END] - first, libc.MSG_DONTWAIT)
+        taken = libc.sendmmsg(port.wire, messages.ctypes.data, port.line[LINE_END] - first, syscalls.MSG_DONTWAIT)
         if taken > 0:
             for index in range(first, first + taken):
                 length = libc.message_len(messages[index - first])
                 port.nic.counters[Counter.TX_WIRE_OCTETS] += length - vnet.VNET_LEN
                 if settings.trace_sides & trace.WIRE_SIDE:  # with a trace nothing is bundled: one vector per frame
-                    now_ns, at = libc.now_ns(port.clock), port.out_vectors[index, 0]
+                    now_ns, at = syscalls.now_ns(port.clock), port.out_vectors[index, 0]
                     _trace(settings, port.tx_trace, 1, trace.OUTBOUND, at, length, now_ns)
             port.nic.counters[Counter.TX_WIRE_FRAMES] += taken
             port.line[LINE_FIRST] = first + taken
             continue
-        number = libc.errno()
+        number = syscalls.errno()
         if number == EINTR:
             continue
         if number == EAGAIN:

@@ -18,17 +18,13 @@ request may have :data:`MAX_HEAD_OCTETS` octets and take :data:`DEADLINE_S`.
 from __future__ import annotations
 
 import contextlib
-import http.server
-import io
 import socket
-import socketserver
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from netoffload.engine.counters import Counter
+from netoffload.control import ConnectionServer, receive_until
+from netoffload.engine.counters import MEANINGS
 from netoffload.errors import SystemRefusedError
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -37,7 +33,7 @@ DEADLINE_S: Final = 2.0
 """Time for one connection, from its first octet to the last octet of the answer; a scrape takes milliseconds."""
 CONNECTIONS_MAX: Final = 8
 
-_BUSY: Final = b"HTTP/1.0 503 too many connections\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_OK: Final = "200 OK"
 _FAMILIES: Final = {
     "drop_": ("netoffload_drops_total", "reason", "frames that were dropped, by reason"),
     "bypass_": ("netoffload_bypass_total", "reason", "frames from the host that were not compressed, by reason"),
@@ -61,7 +57,6 @@ def exposition(info: Mapping[str, Any], counters: Mapping[str, int], flows: Mapp
     lines += _family("netoffload_flows", "gauge", "flows that carried tagged segments and are in the flow table")
     lines += [_sample("netoffload_flows", {"direction": name}, count) for name, count in flows.items()]
     begun = set()
-    meaning = {counter.name.lower(): counter.meaning for counter in Counter}
     for name, count in sorted(counters.items(), key=lambda pair: _place(pair[0])):
         prefix = _prefix(name)
         if prefix is not None:
@@ -71,11 +66,11 @@ def exposition(info: Mapping[str, Any], counters: Mapping[str, int], flows: Mapp
             lines.append(_sample(metric, {label: name.removeprefix(prefix)}, count))
         elif name.endswith(_NANOSECONDS):
             metric = f"netoffload_{name.removesuffix(_NANOSECONDS)}_seconds_total"
-            text = meaning[name].replace("nanoseconds", "seconds")
+            text = MEANINGS[name].replace("nanoseconds", "seconds")
             lines += [*_family(metric, "counter", text), _sample(metric, {}, count / 1e9)]
         else:
             metric = f"netoffload_{name}_total"
-            lines += [*_family(metric, "counter", meaning[name]), _sample(metric, {}, count)]
+            lines += [*_family(metric, "counter", MEANINGS[name]), _sample(metric, {}, count)]
     return "\n".join(lines) + "\n"
 
 
@@ -112,105 +107,34 @@ def serve_metrics(port: int, read: Callable[[], str]) -> Iterator[int]:
     """
     one_at_a_time = threading.Lock()
 
-    def read_alone() -> str:
+    def serve(conn: socket.socket) -> None:
+        head = receive_until(conn, (b"\r\n\r\n", b"\n\n"), b"", MAX_HEAD_OCTETS, DEADLINE_S)
+        status = _status(head)
         with one_at_a_time:
-            return read()
+            conn.sendall(_response(status, read() if status == _OK else ""))
 
-    handler = type("_Handler", (_MetricsHandler,), {"read": staticmethod(read_alone)})
     try:
-        server = _MetricsServer(("127.0.0.1", port), handler)
+        listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
         raise SystemRefusedError(f"cannot serve metrics on 127.0.0.1:{port}: {error.strerror}") from error
-    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True, kwargs={"poll_interval": 0.2})
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with ConnectionServer("metrics", listener, serve, CONNECTIONS_MAX, lambda _: _response("503 Busy")):
+        yield listener.getsockname()[1]
 
 
-class _MetricsServer(socketserver.ThreadingMixIn, http.server.HTTPServer):
-    allow_reuse_address = True
-    daemon_threads = True  # the server's end does not wait for clients
-
-    def __init__(self, *about: Any) -> None:
-        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
-        super().__init__(*about)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, if one is free; else refuse at once, without waiting for this client."""
-        if not self._free.acquire(blocking=False):
-            with contextlib.suppress(OSError):
-                request.setblocking(False)
-                request.send(_BUSY)
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._free.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve one connection, in its thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, *about: Any) -> None:
-        """Log nothing about a client that went away or was too slow."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(*about)
+def _status(head: bytes) -> str:
+    """Return the status of the answer to a request (RFC 9110, 15), as far as it was read."""
+    method, _, rest = head.partition(b"\n")[0].partition(b" ")
+    path, _, version = rest.partition(b" ")
+    if not version.startswith(b"HTTP/"):
+        return "400 Bad Request"
+    if len(head) >= MAX_HEAD_OCTETS:
+        return "431 Request Header Fields Too Large"
+    if method != b"GET":
+        return "501 Not Implemented"
+    return _OK if path.partition(b"?")[0] == b"/metrics" else "404 Not Found"
 
 
-class _MetricsHandler(http.server.BaseHTTPRequestHandler):
-    """One connection, one request; the whole head is read before it is parsed."""
-
-    read: Callable[[], str]
-    rfile: io.BytesIO
-    server_version = "netoffload"
-    sys_version = ""
-
-    def setup(self) -> None:
-        conn: socket.socket = self.request
-        conn.settimeout(DEADLINE_S)
-        super().setup()
-        self.rfile = io.BytesIO(_read_head(conn))
-
-    def do_GET(self) -> None:
-        if len(self.rfile.getbuffer()) >= MAX_HEAD_OCTETS:
-            self.send_error(431, f"a request of {MAX_HEAD_OCTETS} octets is too large")
-            return
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404, "ask for /metrics")
-            return
-        body = self.read().encode()
-        self.send_response(200)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing: scrapes come every few seconds."""
-
-
-def _read_head(conn: socket.socket) -> bytes:
-    """Return a request's octets up to the empty line, the client's end of data, or the limit.
-
-    Raises:
-        OSError: the client went away, or was too slow.
-    """
-    deadline = time.monotonic() + DEADLINE_S
-    head = b""
-    while b"\r\n\r\n" not in head and b"\n\n" not in head and len(head) < MAX_HEAD_OCTETS:
-        conn.settimeout(max(0.001, deadline - time.monotonic()))
-        octets = conn.recv(MAX_HEAD_OCTETS - len(head))
-        if not octets:
-            break
-        head += octets
-    conn.settimeout(DEADLINE_S)
-    return head
+def _response(status: str, text: str = "") -> bytes:
+    body = text.encode()
+    head = f"HTTP/1.0 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close"
+    return f"{head}\r\n\r\n".encode() + body

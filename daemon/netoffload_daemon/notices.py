@@ -13,8 +13,8 @@ import numpy as np
 from netoffload import log
 from netoffload.engine.counters import Counter
 from netoffload.engine.flows import PROMISE, SLOTS
-from netoffload.engine.nic import NicState
 from netoffload.engine.promises import NO_SOCKET
+from netoffload.engine.state import NicState
 
 LOOK_S: Final = 1.0
 QUIET_LOOKS: Final = 60

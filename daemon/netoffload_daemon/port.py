@@ -12,12 +12,11 @@ import numpy as np
 
 from netoffload.codec.kernels import DECODE_SLACK
 from netoffload.compiled.arrays import Int32Array, Int64Array, Uint8Array, Uint64Array
-from netoffload.engine.blocks import EngineSettings
-from netoffload.engine.nic import REBUILT_ROWS, NicState, make_state
+from netoffload.engine.nic import REBUILT_ROWS, make_state
 from netoffload.engine.pack import CACHE_LINE, MAX_WIRE_FRAMES
 from netoffload.engine.receive import HOST_SEGMENT_LEN
+from netoffload.engine.state import EngineSettings, NicState
 from netoffload.engine.transmit import HOST_BUFFER_LEN, WIRE_BUFFER_LEN
-from netoffload.engine.vlan import TAG_LEN
 from netoffload.nic_options.faults import FaultSettings
 from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.ipv4 import IPV4_MIN_LEN
@@ -27,6 +26,7 @@ from netoffload_daemon import libc, vlan
 from netoffload_daemon.faults import FaultPlan, Held, make_held, make_plan
 from netoffload_daemon.sockets import Diag, make_diag
 from netoffload_daemon.trace import RING_WORDS, TraceRing, make_ring, wall_clock_offset_ns
+from netoffload_daemon.vlan import TAG_LEN
 
 TX: Final = 1
 """Role: host to wire."""
@@ -146,14 +146,8 @@ def make_port(
     """
     ring_words = RING_WORDS if traced else 1
     out_messages, out_vectors = libc.make_messages(2 * MAX_WIRE_FRAMES)
-    in_messages, in_vectors = libc.make_messages(WIRE_BATCH)
-    wire_in = _make_rows(WIRE_BATCH, TAG_LEN + HOST_BUFFER_LEN + DECODE_SLACK, TAG_LEN + _PAYLOAD_AT)
-    for index in range(WIRE_BATCH):
-        in_vectors[index] = wire_in[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
-    host_messages, host_vectors = libc.make_messages(HOST_BATCH)
-    host_in = _make_rows(HOST_BATCH, TAG_LEN + HOST_BUFFER_LEN, TAG_LEN + _PAYLOAD_AT)
-    for index in range(HOST_BATCH):
-        host_vectors[index] = host_in[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
+    wire_in, in_messages, in_vectors = _make_inbox(WIRE_BATCH)
+    host_in, host_messages, host_vectors = _make_inbox(HOST_BATCH)
     host, wire = devices
     return Port(
         host=host,
@@ -180,6 +174,15 @@ def make_port(
         address=np.zeros(libc.ADDRESS_ROOM, np.int32),
         state=np.zeros(STATE_FIELDS, np.int64),
     )
+
+
+def _make_inbox(frames: int) -> tuple[Uint8Array, Uint64Array, Uint64Array]:
+    """Return rows for frames from a device, each from ``TAG_LEN`` on, with message headers and vectors for them."""
+    rows = _make_rows(frames, TAG_LEN + HOST_BUFFER_LEN + DECODE_SLACK, TAG_LEN + _PAYLOAD_AT)
+    messages, vectors = libc.make_messages(frames)
+    for index in range(frames):
+        vectors[index] = rows[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
+    return rows, messages, vectors
 
 
 def _make_rows(count: int, row_len: int, line_at: int) -> Uint8Array:

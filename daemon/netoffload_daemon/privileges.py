@@ -73,11 +73,7 @@ def forgo() -> None:
 
 
 def drop(user: str) -> None:
-    """Become ``user`` without capabilities in any thread, and keep other processes from reading this one's memory.
-
-    Raises:
-        SystemRefusedError: the kernel refused, or a thread still has a capability.
-    """
+    """Become ``user`` without capabilities in any thread, and keep other processes from reading this one's memory."""
     uid, gid = find_user(user)
     needed = "CAP_SETGID"
     try:

@@ -1,7 +1,7 @@
 """Which ToS the host's sockets have: the answers to the engine's questions (``netoffload.engine.promises``).
 
 The loop asks behind the segment that raised the question, in 5 us. The kernel answers within the call.
-``netoffload.devices.sock_diag`` has the format and a plain twin.
+``netoffload.devices.sock_diag`` has the format.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from netoffload.compiled import syscalls
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
@@ -17,13 +18,11 @@ from netoffload.compiled.octets import load_u16, load_u32, store_u32, u8
 from netoffload.devices import sock_diag
 from netoffload.engine import flows as flow_table
 from netoffload.engine import nic as engine
-from netoffload_daemon import libc
+from netoffload.engine.promises import ANSWER_NO_SOCKET, ANSWER_NONE
+from netoffload.engine.state import NicState
 
 AF_INET: Final = 2
 AF_INET6: Final = 10
-NO_SOCKET: Final = -1
-"""There is no such socket in the host's namespace, or only one that listens."""
-_NO_ANSWER: Final = -2
 
 
 class Diag(NamedTuple):
@@ -41,21 +40,17 @@ def make_diag(descriptor: int = -1) -> Diag:
 
 
 @kernel
-def answer_questions(nic: engine.NicState, diag: Diag) -> None:
+def answer_questions(nic: NicState, diag: Diag) -> None:
     """Ask the kernel about every connection in question, and tell the engine."""
     for index in range(engine.count_questions(nic)):
         slot = engine.slot_in_question(nic, index)
-        tos = _ask(nic.flows[slot], slot, diag)
-        if tos == _NO_ANSWER:
-            engine.forget_question(nic, index)
-        else:
-            engine.answer(nic, index, tos)
+        engine.answer(nic, index, _ask(nic.flows[slot], slot, diag))
     engine.forget_questions(nic)
 
 
 @inline_kernel
 def _ask(flow: Int64Array, number: int, diag: Diag) -> int:
-    """Return the ToS or traffic class of a connection's socket, ``NO_SOCKET`` or ``_NO_ANSWER``."""
+    """Return the ToS or traffic class of a connection's socket, or one of ``promises.ANSWER_...``."""
     request, answer = diag.request, diag.answer
     is_ipv4 = flow[flow_table.IP_VERSION] == 4
     request[sock_diag.FAMILY_AT] = AF_INET if is_ipv4 else AF_INET6
@@ -65,12 +60,12 @@ def _ask(flow: Int64Array, number: int, diag: Diag) -> int:
     put_be16(request, sock_diag.DPORT_AT, ports & 0xFFFF)
     _put_address(request, sock_diag.SRC_AT, flow[flow_table.SRC_HIGH], flow[flow_table.SRC_LOW], is_ipv4)
     _put_address(request, sock_diag.DST_AT, flow[flow_table.DST_HIGH], flow[flow_table.DST_LOW], is_ipv4)
-    if libc.write(diag.descriptor[0], request.ctypes.data, sock_diag.REQUEST_LEN) < 0:
-        return _NO_ANSWER
+    if syscalls.write(diag.descriptor[0], request.ctypes.data, sock_diag.REQUEST_LEN) < 0:
+        return ANSWER_NONE
     while True:
-        length = libc.read(diag.descriptor[0], answer.ctypes.data, sock_diag.ANSWER_ROOM)
+        length = syscalls.read(diag.descriptor[0], answer.ctypes.data, sock_diag.ANSWER_ROOM)
         if length < sock_diag.FAMILY_AT:
-            return _NO_ANSWER
+            return ANSWER_NONE
         if load_u32(answer, sock_diag.NUMBER_AT) == number:  # else the answer to an earlier question
             return _read_tos(answer, length, is_ipv4)
 
@@ -90,13 +85,13 @@ def _put_address(request: Uint8Array, at: int, high: int, low: int, is_ipv4: boo
 @inline_kernel
 def _read_tos(answer: Uint8Array, length: int, is_ipv4: bool) -> int:
     if load_u16(answer, sock_diag.TYPE_AT) != sock_diag.SOCK_DIAG_BY_FAMILY:
-        return NO_SOCKET
+        return ANSWER_NO_SOCKET
     if u8(answer, sock_diag.STATE_AT) == sock_diag.TCP_LISTEN:
-        return NO_SOCKET  # the kernel found no connection, and took the listener of its port
+        return ANSWER_NO_SOCKET  # the kernel found no connection, and took the listener of its port
     wanted = sock_diag.INET_DIAG_TOS if is_ipv4 else sock_diag.INET_DIAG_TCLASS
     at = sock_diag.ATTRIBUTES_AT
     while at + 4 < length:
         if load_u16(answer, at + 2) == wanted:
             return u8(answer, at + 4)
         at += max(load_u16(answer, at) + 3 & ~3, 4)
-    return NO_SOCKET
+    return ANSWER_NO_SOCKET

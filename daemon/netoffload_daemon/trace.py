@@ -23,12 +23,12 @@ from typing import BinaryIO, Final, NamedTuple
 import numpy as np
 
 from netoffload import log
+from netoffload.compiled import syscalls
 from netoffload.compiled.arrays import Int64Array, Uint32Array
 from netoffload.compiled.jit import kernel
 from netoffload.engine.counters import Counter
 from netoffload.errors import DeviceError
 from netoffload.wire import vnet
-from netoffload_daemon import libc
 
 SIDES: Final = {"host": 1, "wire": 2, "both": 3}
 HOST_SIDE: Final = 1
@@ -107,8 +107,8 @@ def record(ring: TraceRing, interface: int, way: int, address: int, length: int,
     at = head + _EPB_HEAD_WORDS
     words[(at + data_words - 1) % size] = 0  # pads the frame to whole words
     first = min(octets, 4 * (size - at % size))
-    libc.memcpy(words.ctypes.data + 4 * (at % size), address + vnet.VNET_LEN, first)
-    libc.memcpy(words.ctypes.data, address + vnet.VNET_LEN + first, octets - first)
+    syscalls.memcpy(words.ctypes.data + 4 * (at % size), address + vnet.VNET_LEN, first)
+    syscalls.memcpy(words.ctypes.data, address + vnet.VNET_LEN + first, octets - first)
     at += data_words
     words[at % size] = _OPTION_FLAGS
     words[(at + 1) % size] = way
@@ -129,11 +129,7 @@ def with_traced(counters: Int64Array, rings: Sequence[TraceRing]) -> Int64Array:
 
 
 class TraceFile:
-    """A pcapng file that a thread fills from rings; a context manager that empties the rings and ends the thread.
-
-    Raises:
-        DeviceError: the file cannot be written.
-    """
+    """A pcapng file that a thread fills from rings; a context manager that empties the rings and ends the thread."""
 
     def __init__(self, path: Path, names: Sequence[str], rings: Sequence[TraceRing]) -> None:
         self._path = path

@@ -7,14 +7,12 @@ only a deleted device ends the loop.
 from __future__ import annotations
 
 from errno import EAGAIN, EBADFD, EINTR
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from netoffload.compiled import syscalls
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload_daemon import libc
-from netoffload_daemon.port import ENDED, SUSPECT
-
-if TYPE_CHECKING:
-    from netoffload_daemon.port import Port
+from netoffload_daemon.port import ENDED, SUSPECT, Port
 
 STOPPED: Final = 0
 """In ``Port.state[ENDED]``: no device was deleted. As the loop's result: stopped as asked, both directions empty."""
@@ -33,7 +31,7 @@ a moment later without a report."""
 @kernel
 def read_failed(port: Port) -> None:
     """Find out why a device gave no frame; pause if it is down, so that the loop does not spin on it."""
-    number = libc.errno()
+    number = syscalls.errno()
     if number in (EAGAIN, EINTR):
         return
     if number == EBADFD:
@@ -41,7 +39,7 @@ def read_failed(port: Port) -> None:
         return
     suspect(port)
     if port.state[ENDED] == STOPPED:
-        libc.wait(port.polled, 0, BACK_OFF_NS, port.clock)
+        syscalls.wait(port.polled, 0, BACK_OFF_NS, port.clock)
 
 
 @kernel

@@ -1,7 +1,12 @@
 """VLAN tags of frames from a packet socket: the kernel takes them out, and reports them in a control message.
 
 With ``PACKET_AUXDATA`` (packet(7)) every message of recvmmsg comes with one ``struct tpacket_auxdata``. This module
-puts the tag back, so that a frame with a VLAN tag reaches the host as it was on the wire.
+puts the tag (IEEE 802.1Q) back, so that a frame with a VLAN tag reaches the host as it was on the wire::
+
+    was    4 free | vnet 10 | addresses 12 |          ethertype ...
+    is              vnet 10 | addresses 12 | tag 4 |  ethertype ...
+
+The buffers have :data:`TAG_LEN` octets free in front of the frame, so only the 22 octets before the tag are moved.
 """
 
 from __future__ import annotations
@@ -11,10 +16,13 @@ from typing import Final
 import numpy as np
 
 from netoffload.compiled.arrays import Uint8Array, Uint64Array
+from netoffload.compiled.fields import put_be16
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import load_u16, load_u32
-from netoffload.engine.vlan import TAG_LEN, put_tag_back
-from netoffload.wire.ethernet import ETHERTYPE_VLAN
+from netoffload.compiled.octets import load_u16, load_u32, store_u16, u8
+from netoffload.wire import ethernet, vnet
+
+TAG_LEN: Final = ethernet.VLAN_TAG_LEN
+_TAG_AT: Final = vnet.VNET_LEN + ethernet.ETHERTYPE
 
 # struct cmsghdr and, behind it, struct tpacket_auxdata (linux/if_packet.h): field offsets, and the room for both.
 CONTROL_LEN: Final = 40
@@ -61,5 +69,23 @@ def restore_tag(octets: Uint8Array, message: Uint64Array, control: Uint8Array) -
     ):
         return TAG_LEN
     has_type = load_u32(control, _STATUS) & _TPID_VALID
-    put_tag_back(octets, load_u16(control, _TPID) if has_type else ETHERTYPE_VLAN, load_u16(control, _TCI))
+    put_tag_back(octets, load_u16(control, _TPID) if has_type else ethernet.ETHERTYPE_VLAN, load_u16(control, _TCI))
     return 0
+
+
+@inline_kernel
+def put_tag_back(octets: Uint8Array, ethertype: int, tci: int) -> None:
+    """Insert a tag into the frame with virtio-net header that starts at ``TAG_LEN``; then it starts at 0.
+
+    Args:
+        octets: uint8, ``TAG_LEN`` octets of any value, virtio-net header, frame.
+        ethertype: the tag's own type, 0x8100 or 0x88A8.
+    """
+    for at in range(_TAG_AT):
+        octets[at] = octets[at + TAG_LEN]
+    put_be16(octets, _TAG_AT, ethertype)
+    put_be16(octets, _TAG_AT + 2, tci)
+    if load_u16(octets, vnet.HDR_LEN):
+        store_u16(octets, vnet.HDR_LEN, load_u16(octets, vnet.HDR_LEN) + TAG_LEN)
+    if u8(octets, vnet.VNET_FLAGS) & vnet.NEEDS_CSUM:
+        store_u16(octets, vnet.CSUM_START, load_u16(octets, vnet.CSUM_START) + TAG_LEN)

@@ -33,21 +33,6 @@ def with_groups(command: Callable[..., Any], groups: Mapping[str, Group]) -> Cal
     return with_options
 
 
-def shows_fields(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Replace each named parameter, a dataclass, by one for each of its fields; their types are typer's options."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        kinds = typing.get_type_hints(command)
-        return with_groups(command, {name: (_parameters(kinds[name]), kinds[name]) for name in names})
-
-    return decorate
-
-
-def _parameters(kind: Any) -> list[inspect.Parameter]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return [parameter(field, hints[field.name]) for field in dataclasses.fields(kind)]
-
-
 def parameter(field: dataclasses.Field[Any], annotation: Any) -> inspect.Parameter:
     """Return the parameter for a field."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

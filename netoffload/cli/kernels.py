@@ -9,13 +9,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from multiprocessing import connection
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Final
 
 from netoffload.errors import SystemRefusedError
-
-if TYPE_CHECKING:
-    from multiprocessing.context import SpawnProcess
 
 
 def _compile_nic() -> None:
@@ -46,30 +43,19 @@ PARTS: Final = {"the NIC's": _compile_nic, "the ranks'": _compile_ranks, "the co
 """The longest first."""
 
 
-def _compile_part(name: str) -> None:
+def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the parent
-    PARTS[name]()
 
 
 def compile_all() -> None:
     """Compile every part that the cache lacks, on as many cores as there are."""
-    context = multiprocessing.get_context("spawn")
-    left = list(PARTS)
-    running: dict[int, tuple[str, SpawnProcess]] = {}
+    pool = ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn"), _ignore_interrupts)
     try:
-        while left or running:
-            while left and len(running) < (os.cpu_count() or 1):
-                name = left.pop(0)
-                process = context.Process(target=_compile_part, args=(name,))
-                process.start()
-                running[process.sentinel] = name, process
-            for sentinel in connection.wait(list(running)):
-                assert isinstance(sentinel, int)
-                name, process = running.pop(sentinel)
-                process.join()
-                if process.exitcode != 0:
-                    raise SystemRefusedError(f"{name} kernels could not be compiled: see above")
+        parts = {pool.submit(compile_part): name for name, compile_part in PARTS.items()}
+        for part in as_completed(parts):
+            if error := part.exception():
+                raise SystemRefusedError(f"{parts[part]} kernels could not be compiled: {error}") from error
     finally:
-        for _, process in running.values():
+        for process in multiprocessing.active_children():
             process.kill()
-            process.join()
+        pool.shutdown(cancel_futures=True)

@@ -6,10 +6,10 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -21,6 +21,8 @@ from netoffload.errors import ControlError, UsageError
 
 if TYPE_CHECKING:
     from netoffload.engine.summary import Rates
+
+_Read = TypeVar("_Read")
 
 Nic = Annotated[
     str | None,
@@ -80,15 +82,14 @@ def stats(
     if watch is not None:
         _watch(nics, watch, count, as_json)
         return
-    shown = [read for one in nics if (read := _try(one, len(nics) > 1)) is not None]
-    if not shown:
-        raise ControlError("no NIC answered")
+    silent: set[str] = set()
+    shown = list(_read_all(nics, read_nic, silent).values())
     if as_json:
         print(json.dumps({"nics": shown}, indent=2))
     else:
         for state in shown:
             _print_nic(state, all_counters)
-    if len(shown) < len(nics):
+    if silent:
         raise typer.Exit(ControlError.exit_code)  # the remarks name the silent NICs
 
 
@@ -98,13 +99,12 @@ def _print_file(name: str) -> None:
 
 
 def _explain(as_json: bool) -> None:
-    from netoffload.engine.counters import Counter
+    from netoffload.engine.counters import MEANINGS
 
-    meanings = {counter.name.lower(): counter.meaning for counter in Counter}
     if as_json:
-        print(json.dumps(meanings, indent=2))
+        print(json.dumps(MEANINGS, indent=2))
         return
-    for name, text in meanings.items():
+    for name, text in MEANINGS.items():
         print(f"{name:22} {text}")
 
 
@@ -122,29 +122,34 @@ def read_nic(nic: NicControl) -> dict[str, Any]:
     from netoffload.engine.summary import summarise
 
     info = control.request(nic.path, "info")
-    counters = control.request(nic.path, "counters")["counters"]
     flows = control.request(nic.path, "flows")["flows"]
-    return {"nic": nic.name, "control": str(nic.path), "info": info, **summarise(counters, flows)}
+    return {"nic": nic.name, "control": str(nic.path), "info": info, **summarise(_read_counters(nic), flows)}
 
 
-def _try(nic: NicControl, others: bool) -> dict[str, Any] | None:
-    """Read a NIC; if one of several does not answer, print a remark and return None."""
-    try:
-        return read_nic(nic)
-    except ControlError as error:
-        if not others:
-            raise
-        _remark(error)
-        return None
+def _read_all(nics: list[NicControl], read: Callable[[NicControl], _Read], silent: set[str]) -> dict[str, _Read]:
+    """Return what ``read`` makes of each NIC that answers, by name; of several, a silent one is remarked on once.
 
-
-def _remark(error: ControlError) -> None:
-    print(f"netoffload: {error}", file=sys.stderr)
+    ``silent`` has the names of those that did not answer the last time.
+    """
+    answers = {}
+    for nic in nics:
+        try:
+            answers[nic.name] = read(nic)
+            silent.discard(nic.name)
+        except ControlError as error:
+            if len(nics) == 1:
+                raise
+            if nic.name not in silent:
+                print(f"netoffload: {error}", file=sys.stderr)
+            silent.add(nic.name)
+    if not answers:
+        raise ControlError("no NIC answered")
+    return answers
 
 
 def _print_nic(state: dict[str, Any], all_counters: bool) -> None:
     """Print in lines that are never cut or wrapped: for eyes, grep and awk."""
-    from netoffload.engine.counters import Counter
+    from netoffload.engine.counters import MEANINGS
 
     info, derived = state["info"], state["summary"]
     engine = f"{info['codec']}, bound 2^-{info['bound_k']}, {info['packing']}, {info['encapsulation']}"
@@ -159,11 +164,10 @@ def _print_nic(state: dict[str, Any], all_counters: bool) -> None:
     if derived["class_shares"]:
         shares = "  ".join(f"{bits} bit {share:.1%}" for bits, share in derived["class_shares"].items())
         print(f"  {'floats':9}{shares}")
-    meaning = {counter.name.lower(): counter.meaning for counter in Counter}
     print("  counters")
     for name, value in state["counters"].items():
         if value or all_counters:
-            print(f"    {name:24} {value:>17,}  {meaning.get(name, '')}".rstrip())
+            print(f"    {name:24} {value:>17,}  {MEANINGS.get(name, '')}".rstrip())
     if state["flows"]:
         _print_flows(state["flows"])
 
@@ -230,26 +234,14 @@ def _intervals(nics: list[NicControl], interval_s: float, silent: set[str]) -> I
     """Yield each interval's rates by NIC as long as one NIC answers; ``silent`` gets the names of those that do not."""
     from netoffload.engine.summary import rates
 
-    before, read_at_s = _read_counters(nics, silent), time.monotonic()
+    before, read_at_s = _read_all(nics, _read_counters, silent), time.monotonic()
     while True:
         time.sleep(max(0.0, read_at_s + interval_s - time.monotonic()))
-        after, now_s = _read_counters(nics, silent), time.monotonic()
+        after, now_s = _read_all(nics, _read_counters, silent), time.monotonic()
         yield {name: rates(before[name], after[name], now_s - read_at_s) for name in after if name in before}
         before, read_at_s = after, now_s
 
 
-def _read_counters(nics: list[NicControl], silent: set[str]) -> dict[str, dict[str, int]]:
-    read = {}
-    for nic in nics:
-        try:
-            read[nic.name] = control.request(nic.path, "counters")["counters"]
-            silent.discard(nic.name)
-        except ControlError as error:
-            if len(nics) == 1:
-                raise
-            if nic.name not in silent:
-                _remark(error)
-            silent.add(nic.name)
-    if not read:
-        raise ControlError("no NIC answered")
-    return read
+def _read_counters(nic: NicControl) -> dict[str, int]:
+    counters: dict[str, int] = control.request(nic.path, "counters")["counters"]
+    return counters

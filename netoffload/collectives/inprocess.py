@@ -7,15 +7,20 @@ change a result: a run is deterministic.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 import numpy as np
 
+from netoffload.codec import Codec
 from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Gathering, Meeting, RingRound, Stopwatch
-from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import BOUND_K_DEFAULT
 from netoffload.errors import CollectiveError, PeerLostError
 
@@ -24,21 +29,11 @@ T = TypeVar("T")
 CAPACITY_OCTETS = 256 * 1024  # octets that a channel holds before its sender waits, like a socket buffer
 
 
-class FloatCodec(Protocol):
-    """What a tagged channel asks of a codec (``netoffload.codec.get`` returns one)."""
-
-    def encode(self, values: Float32Array, bound_k: int) -> Uint8Array:
-        """Compress a vector."""
-
-    def decode(self, payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
-        """Return the ``count`` floats of a compressed vector."""
-
-
 def run_ranks(
     size: int,
     body: Callable[[InProcessExchange], T],
     *,
-    codec: FloatCodec | None = None,
+    codec: Codec | None = None,
     bound_k: int = BOUND_K_DEFAULT,
     capacity_octets: int = CAPACITY_OCTETS,
     timeout_s: float = 30.0,
@@ -50,56 +45,41 @@ def run_ranks(
     """
     fabric = _Fabric(codec, bound_k, capacity_octets)
     exchanges = [InProcessExchange(fabric, rank, size, timeout_s) for rank in range(size)]
-    results: dict[int, T] = {}
-    failures: list[BaseException] = []
 
-    def run(exchange: InProcessExchange) -> None:
-        try:
-            results[exchange.rank] = body(exchange)
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            exchange.close()
+    def run(exchange: InProcessExchange) -> T:
+        with contextlib.closing(exchange):
+            return body(exchange)
 
-    threads = [threading.Thread(target=run, args=(one,), name=f"rank-{one.rank}") for one in exchanges]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
+    with ThreadPoolExecutor(size, "rank") as threads:
+        ranks = [threads.submit(run, exchange) for exchange in exchanges]
+    if failures := [error for rank in ranks if (error := rank.exception()) is not None]:
         # A PeerLostError only follows from another rank's failure, if there is one.
         raise next((error for error in failures if not isinstance(error, PeerLostError)), failures[0])
-    return [results[rank] for rank in range(size)]
+    return [rank.result() for rank in ranks]
 
 
+@dataclass
 class _Pipe:
     """One direction of one channel: a bounded queue of octets that can end."""
 
-    def __init__(self) -> None:
-        self.octets = bytearray()
-        self.ended = False
+    octets: bytearray = field(default_factory=bytearray)
+    ended: bool = False
 
 
 class _Fabric:
     """All pipes, and the one lock under which they change."""
 
-    def __init__(self, codec: FloatCodec | None, bound_k: int, capacity_octets: int) -> None:
+    def __init__(self, codec: Codec | None, bound_k: int, capacity_octets: int) -> None:
         self.changed = threading.Condition()
         self.capacity_octets = capacity_octets
-        self._codec = codec
-        self._bound_k = bound_k
-        self._pipes: dict[tuple[int, int, bool], _Pipe] = {}
-
-    def pipe(self, source: int, target: int, tagged: bool) -> _Pipe:
-        with self.changed:
-            return self._pipes.setdefault((source, target, tagged), _Pipe())
+        self.pipes: defaultdict[tuple[int, int, bool], _Pipe] = defaultdict(_Pipe)
+        self._codec, self._bound_k = codec, bound_k
 
     def through_nic(self, data: memoryview) -> bytes | memoryview:
         """Return a tagged stream's octets as they come out of a compressing and a decompressing NIC."""
         if self._codec is None:
             return data
-        values = np.frombuffer(data, dtype=np.float32)
-        return self._codec.decode(self._codec.encode(values, self._bound_k), values.size, self._bound_k).tobytes()
+        return self._codec.round_trip(np.frombuffer(data, np.float32), self._bound_k).tobytes()
 
 
 class InProcessChannel:
@@ -107,10 +87,8 @@ class InProcessChannel:
 
     def __init__(self, fabric: _Fabric, rank: int, peer: int, tagged: bool) -> None:
         self.peer = peer
-        self._fabric = fabric
-        self._tagged = tagged
-        self._outward = fabric.pipe(rank, peer, tagged)
-        self._inward = fabric.pipe(peer, rank, tagged)
+        self._fabric, self._tagged = fabric, tagged
+        self._outward, self._inward = fabric.pipes[rank, peer, tagged], fabric.pipes[peer, rank, tagged]
 
     @property
     def is_readable(self) -> bool:
@@ -120,17 +98,19 @@ class InProcessChannel:
     @property
     def is_writable(self) -> bool:
         """Whether a float fits, or the peer is gone."""
-        room = self._fabric.capacity_octets - len(self._outward.octets)
-        return room >= FLOAT_OCTETS or self._inward.ended
+        return self._room >= FLOAT_OCTETS or self._inward.ended
+
+    @property
+    def _room(self) -> int:
+        return self._fabric.capacity_octets - len(self._outward.octets)
 
     def send_some(self, data: memoryview) -> int:
         """Queue a prefix of ``data``; on a tagged channel whole floats only."""
         if self._tagged and len(data) % FLOAT_OCTETS:
             raise CollectiveError(f"{len(data)} octets on a tagged channel are not a whole number of float32")
         with self._fabric.changed:
-            if self._inward.ended or self._outward.ended:
-                raise PeerLostError(f"rank {self.peer} closed its connection")
-            room = self._fabric.capacity_octets - len(self._outward.octets)
+            self._check()
+            room = self._room
             count = min(len(data), room - room % FLOAT_OCTETS if self._tagged else room)
             if count:
                 piece = data[:count]
@@ -142,13 +122,17 @@ class InProcessChannel:
         """Take queued octets."""
         with self._fabric.changed:
             count = min(len(into), len(self._inward.octets))
-            if count == 0 and (self._inward.ended or self._outward.ended):
-                raise PeerLostError(f"rank {self.peer} closed its connection")
+            if count == 0:
+                self._check()
             into[:count] = self._inward.octets[:count]
             del self._inward.octets[:count]
             if count:
                 self._fabric.changed.notify_all()
             return count
+
+    def _check(self) -> None:
+        if self._inward.ended or self._outward.ended:
+            raise PeerLostError(f"rank {self.peer} closed its connection")
 
     def ending(self) -> CollectiveError | None:
         """Return an error if the peer has ended its channel; :func:`run_ranks` finds the reason by itself."""
@@ -165,12 +149,9 @@ class InProcessExchange:
     """One rank of :func:`run_ranks`; see :class:`~netoffload.collectives.exchange.Exchange`."""
 
     def __init__(self, fabric: _Fabric, rank: int, size: int, timeout_s: float) -> None:
-        self.rank = rank
-        self.size = size
-        self.calling = ""
-        self._fabric = fabric
+        self.rank, self.size, self.calling = rank, size, ""
         self.stopwatch = Stopwatch(time.perf_counter)
-        self._timeout_s = timeout_s
+        self._fabric, self._timeout_s = fabric, timeout_s
         self._scratch = np.empty(0, dtype=np.float32)
         self._channels = {
             (peer, tagged): InProcessChannel(fabric, rank, peer, tagged)
@@ -185,8 +166,7 @@ class InProcessExchange:
 
     def wait(self, readable: Sequence[Channel], writable: Sequence[Channel], *, may_be_late: bool = False) -> None:
         """Sleep until one of the channels is ready. A late thread counts as lost after the same time."""
-        reading = [self._channels_of(one) for one in readable]
-        writing = [self._channels_of(one) for one in writable]
+        reading, writing = cast("list[list[InProcessChannel]]", [readable, writable])
         deadline = time.monotonic() + self._timeout_s
         with self._fabric.changed:
             while not (any(one.is_readable for one in reading) or any(one.is_writable for one in writing)):
@@ -212,9 +192,3 @@ class InProcessExchange:
         """End all channels."""
         for channel in self._channels.values():
             channel.end()
-
-    @staticmethod
-    def _channels_of(channel: Channel) -> InProcessChannel:
-        if not isinstance(channel, InProcessChannel):
-            raise TypeError(f"not a channel of this exchange: {channel!r}")
-        return channel

@@ -37,9 +37,6 @@ class MtuWatch:
 
         Args:
             report: called in the thread with the MTU in octets, perhaps several times with the same one.
-
-        Raises:
-            DeviceError: no such interface or namespace.
         """
         self._report = report
         with contextlib.ExitStack() as stack, in_netns(netns):

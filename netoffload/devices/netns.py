@@ -20,11 +20,7 @@ _CONF: Final = Path("/proc/sys/net/ipv4/conf")  # shows the namespace of the thr
 
 @contextmanager
 def in_netns(path: str | None) -> Iterator[None]:
-    """Run the body with this thread in the namespace at ``path``; None means the thread's present one.
-
-    Raises:
-        DeviceError: no such namespace, or no right to enter it.
-    """
+    """Run the body with this thread in the namespace at ``path``; None means the thread's present one."""
     if path is None:
         yield
         return

@@ -67,9 +67,6 @@ def open_packet(
     Args:
         program: classic BPF (``struct sock_filter[]``) that says how many octets of a frame the socket hears; empty:
             it hears whole frames.
-
-    Raises:
-        DeviceError: no such interface, not an Ethernet interface, no rights, or a kernel without the virtio-net header.
     """
     with in_netns(netns):
         try:

@@ -2,7 +2,7 @@
 
 An unprivileged process may ask for any socket of the network namespace in which the descriptor was opened. A NIC opens
 it as root in its host's namespace, and asks once per connection. pyroute2 needs 140 us of a core for a question, so
-the NIC's loop writes these octets itself, in 5 us; :func:`ask_tos` is the same in plain Python.
+the NIC's loop writes these octets itself, in 5 us.
 
 ::
 
@@ -12,7 +12,6 @@ the NIC's loop writes these octets itself, in 5 us; :func:`ask_tos` is the same 
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import struct
@@ -61,11 +60,7 @@ def make_request(states: int = ANY_STATE, flags: int = NLM_F_REQUEST) -> Uint8Ar
 
 
 def open_sock_diag(netns: str | None) -> socket.socket:
-    """Return a descriptor on which to ask for the sockets of a namespace (None: this thread's), non-blocking.
-
-    Raises:
-        SystemRefusedError: the kernel does not tell.
-    """
+    """Return a descriptor on which to ask for the sockets of a namespace (None: this thread's), non-blocking."""
     with in_netns(netns):
         try:
             diag = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG)
@@ -98,24 +93,3 @@ def _refusal(number: int) -> SystemRefusedError:
         f"the kernel does not tell the ToS of sockets ({os.strerror(number)}): load its modules inet_diag and "
         "tcp_diag, or start the NIC with --trust tag where every tagged packet carries float32"
     )
-
-
-def ask_tos(diag: socket.socket, own: tuple[str, int], peer: tuple[str, int]) -> int:
-    """Return the ToS or traffic class of the socket between two ends; -1 if there is none. The daemon has a twin."""
-    request = make_request()
-    ends = [ipaddress.ip_address(address).packed for address, _ in (own, peer)]
-    request[FAMILY_AT] = socket.AF_INET if len(ends[0]) == 4 else socket.AF_INET6
-    octets = bytearray(request.tobytes())
-    struct.pack_into("!HH", octets, SPORT_AT, own[1], peer[1])
-    octets[SRC_AT : SRC_AT + len(ends[0])], octets[DST_AT : DST_AT + len(ends[1])] = ends
-    diag.send(octets)
-    answer = diag.recv(ANSWER_ROOM)
-    if struct.unpack_from("=H", answer, TYPE_AT)[0] != SOCK_DIAG_BY_FAMILY or answer[STATE_AT] == TCP_LISTEN:
-        return -1
-    wanted, at = INET_DIAG_TOS if len(ends[0]) == 4 else INET_DIAG_TCLASS, ATTRIBUTES_AT
-    while at + 4 < len(answer):
-        length, kind = struct.unpack_from("=HH", answer, at)
-        if kind == wanted:
-            return answer[at + 4]
-        at += length + 3 & ~3
-    return -1

@@ -56,11 +56,7 @@ class Tap(NamedTuple):
 
 
 def open_tap(name: str, netns: str | None = None) -> Tap:
-    """Open the TAP interface ``name``; make it, with a queue of ``TAP_QUEUE_FRAMES``, if it does not exist.
-
-    Raises:
-        DeviceError: no TUN, no rights, the name belongs to another kind of device, or another process uses the TAP.
-    """
+    """Open the TAP interface ``name``; make it, with a queue of ``TAP_QUEUE_FRAMES``, if it does not exist."""
     if not 0 < len(name.encode()) < IFNAMSIZ:
         raise DeviceError(f"interface name {name!r} is not 1..{IFNAMSIZ - 1} octets long")
     with in_netns(netns):

@@ -234,11 +234,7 @@ def payload_len_of(block: Packet) -> int | None:
 
 
 def bursts_of(block: Packet) -> bytes:
-    """Return the codec's payload in a dissected block, between the raw octets.
-
-    Raises:
-        WireError: the block's lengths contradict each other, or the capture lacks a part of it.
-    """
+    """Return the codec's payload in a dissected block, between the raw octets."""
     length = _announced(block)
     octets = block.underlayer.original
     if length is None or len(octets) < length:
@@ -274,11 +270,7 @@ def floats_of(block: Packet) -> Float32Array:
 
 
 def classes_of(block: Packet) -> tuple[int, int, int, int] | None:
-    """Return how many floats of a block took 0, 8, 16 and 32 bits; None for a codec that gives all the same bits.
-
-    Raises:
-        WireError: lengths, tags, masks or the mark of the middle contradict each other.
-    """
+    """Return how many floats of a block took 0, 8, 16 and 32 bits; None for a codec that gives all the same bits."""
     return classes.of_payload(block.codec, bursts_of(block), _floats_len(block), (block.half_bursts, block.half_len))
 
 

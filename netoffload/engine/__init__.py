@@ -2,13 +2,13 @@
 
 ::
 
-    nic.from_host   transmit ─► forms ─► pack, blocks ─► encapsulation ──► wire   a tagged segment becomes blocks
+    nic.from_host   transmit ─► forms ─► pack ─► encapsulation ──────────► wire   a tagged segment becomes blocks
                            └──► plain ─────────────────────────────────► wire   or stays a segment
     nic.from_clock  lent ──► plain ─────────────────────────────────────► wire   octets that the host never sends again
     nic.from_wire   unwrap ─► find_block ─► note ─► take ─► finish ─► host       blocks become one large segment again
 
-``nic`` holds the state of one NIC and these calls. Its callers are the daemon's loop, ``tests/fuzz`` and ``pair``
-(two NICs back to back in memory); they call nothing below it.
+``nic`` has these calls, ``state`` what one NIC remembers. Their callers are the daemon's loop, ``tests/fuzz`` and
+``pair`` (two NICs back to back in memory); they call nothing below.
 
 Both directions take one frame with its virtio-net header and write into buffers that the caller made once; nothing is
 allocated per frame. A frame that the NIC does not handle crosses unchanged: the caller writes the buffer it has read.
@@ -41,10 +41,10 @@ blocks into errors about the host's segments.
 **What may be lost.** Every frame that ends here has a reason (``Counter.DROP_...``). Every tagged segment that leaves
 plain or crosses unchanged has one too (``Counter.BYPASS_...``).
 
-Files: ``nic`` and ``pair``; ``counters``, the list of all events; ``sequence``, ``options`` and ``sums``, access to
-headers; ``network``, IPv4 and IPv6; ``flows``, the table, and ``flow_report``, its rows for people; ``handshake``;
-``promises``; ``orphans``; ``transmit``; ``judgement``; ``forms``; ``lent``; ``plain``; ``probation``; ``path``;
-``pack`` and ``blocks``; ``authentication`` and ``libcrypto``, the MAC; ``encapsulation``, into UDP and out of it;
-``receive`` and ``block_view``; ``router_errors``; ``vlan``, for the loop; ``summary``, ratios and rates
-from the counters, in plain Python; ``bypass``, which frames the kernel may carry past the process.
+Files: ``nic`` and ``pair``; ``state``, what a NIC remembers; ``counters``, the list of all events; ``segment`` and
+``sums``, access to headers; ``network``, IPv4 and IPv6; ``flows``, the table, and ``flow_report``, its rows for people;
+``handshake``; ``promises``; ``orphans``; ``transmit``; ``judgement``; ``forms``; ``lent``; ``plain``; ``probation``;
+``path``; ``pack``; ``authentication``, the MAC; ``encapsulation``, into UDP and out of it; ``receive``;
+``router_errors``; ``summary``, ratios and rates from the counters, in plain Python; ``bypass``, which frames the kernel
+may carry past the process.
 """

@@ -17,7 +17,7 @@ come to the NIC: above all tagged ones, whatever their ports are, and IP protoco
 acknowledgements of a tagged connection. They are tagged like its data, unless a socket changes its ToS or a path clears
 it. Then the NIC misses acknowledgements and takes blocks for lost; and a float sent rounded may be sent again exact.
 
-:func:`may_pass` is the slow definition of the program; tests compare the two.
+``tests/engine/test_engine_bypass.py`` has the slow definition of the program, and compares the two.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ETHERTYPE_ARP: Final = 0x0806
 PORTS_LEN: Final = 4
 ICMP_ERRORS: Final = (icmp.UNREACHABLE, icmp.TIME_EXCEEDED, icmp.PARAMETER_PROBLEM)
 
-_FLOW_ENDS: Final = tcp.SYN | tcp.FIN | tcp.RST
+FLOW_ENDS: Final = tcp.SYN | tcp.FIN | tcp.RST
 _V4_AT: Final = ethernet.ETHERNET_LEN
 _AFTER_V4: Final = _V4_AT + ipv4.IPV4_MIN_LEN
 _AFTER_V6: Final = _V4_AT + ipv6.IPV6_LEN
@@ -94,7 +94,7 @@ _TRANSPORT: Final[tuple[_Line, ...]] = (
     (_SUB_X, 0, "", ""),
     (_JGE, tcp.TCP_MIN_LEN, "", "stays"),
     (_LD_B_IND, tcp.FLAGS, "", ""),
-    (_JSET, _FLOW_ENDS, "stays", "passes"),
+    (_JSET, FLOW_ENDS, "stays", "passes"),
 )
 
 
@@ -151,43 +151,6 @@ def redirect_program(tag: int) -> bytes:
 def socket_program(tag: int) -> bytes:
     """Return the program of a packet socket that hears only the other frames (``struct sock_filter[]``)."""
     return _assemble(_lines(tag), passes=NONE, stays=ALL)
-
-
-def may_pass(frame: bytes, tag: int, has_vlan_tag: bool = False) -> bool:
-    """Say whether the kernel may carry a frame; the slow definition of the program.
-
-    Args:
-        frame: from the Ethernet header on.
-        has_vlan_tag: the kernel took a VLAN tag out of the frame.
-    """
-    if has_vlan_tag or len(frame) < ethernet.ETHERNET_LEN:
-        return False
-    ethertype = int.from_bytes(frame[ethernet.ETHERTYPE : ethernet.ETHERTYPE + 2], "big")
-    datagram = frame[ethernet.ETHERNET_LEN :]
-    if ethertype == ETHERTYPE_ARP:
-        return True
-    if ethertype == ethernet.ETHERTYPE_IPV4 and len(datagram) >= ipv4.IPV4_MIN_LEN and datagram[0] == 0x45:
-        fragment = int.from_bytes(datagram[ipv4.FRAGMENT : ipv4.FRAGMENT + 2], "big") & ipv4.FRAGMENT_MASK
-        protocol = datagram[ipv4.PROTOCOL]
-        untagged = datagram[ipv4.TOS] & TOS_MASK != tag and not fragment
-        return untagged and _transport_may_pass(protocol, datagram[ipv4.IPV4_MIN_LEN :], PROTO_ICMP)
-    if ethertype == ethernet.ETHERTYPE_IPV6 and len(datagram) >= ipv6.IPV6_LEN and datagram[0] >> 4 == 6:
-        protocol = datagram[ipv6.NEXT_HEADER]
-        untagged = int.from_bytes(datagram[:2], "big") >> 4 & TOS_MASK != tag
-        return untagged and _transport_may_pass(protocol, datagram[ipv6.IPV6_LEN :], PROTO_ICMPV6)
-    return False
-
-
-def _transport_may_pass(protocol: int, octets: bytes, own_icmp: int) -> bool:
-    """Whether a datagram may pass; ``own_icmp`` is the protocol number of ICMP in this IP version."""
-    if protocol == own_icmp:
-        if not octets:
-            return False
-        return octets[0] > icmp.V6_ERROR_MAX if own_icmp == PROTO_ICMPV6 else octets[0] not in ICMP_ERRORS
-    if protocol == tcp.PROTO_TCP:
-        return len(octets) >= tcp.TCP_MIN_LEN and not octets[tcp.FLAGS] & _FLOW_ENDS
-    ports = struct.unpack_from("!HH", octets) if len(octets) >= PORTS_LEN else (UDP_PORT,)
-    return protocol == PROTO_UDP and UDP_PORT not in ports
 
 
 def _assemble(lines: tuple[_Line, ...], passes: int, stays: int) -> bytes:

@@ -7,6 +7,7 @@ can read without a lock (each is written by one thread, and a reader may be one 
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import numpy as np
 
@@ -119,6 +120,10 @@ class Counter(enum.IntEnum):
     KERNEL_TX_OCTETS = "octets of those frames behind the Ethernet header; a GSO frame's headers count once"
     KERNEL_RX_FRAMES = "frames that the kernel carried past this process to the host; each segment counts"
     KERNEL_RX_OCTETS = "octets of those frames behind the Ethernet header; a GSO frame's headers count once"
+
+
+MEANINGS: Final = {counter.name.lower(): counter.meaning for counter in Counter}
+"""What each counter counts, by its lower-case name."""
 
 
 def make_counters() -> Int64Array:

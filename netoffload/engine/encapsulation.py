@@ -13,20 +13,17 @@ place, by writing the headers before it. So ``receive`` knows nothing of UDP.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import copy_octets, store_u16, u8
+from netoffload.compiled.octets import copy_octets, u8
 from netoffload.engine import network
-from netoffload.engine.counters import Counter
+from netoffload.engine.counters import Counter, Counters
 from netoffload.engine.network import IP_AT
+from netoffload.engine.segment import Segment
 from netoffload.wire import encapsulation, ethernet, ipv6, offload, tcp, udp, vnet
-
-if TYPE_CHECKING:
-    from netoffload.engine.blocks import Segment
-    from netoffload.engine.counters import Counters
 
 PAD_MAX: Final = 48
 """The most zeros behind a block of a bundle. Coalesced packing leaves less than a burst and a part of a float, 37
@@ -76,24 +73,21 @@ def wrap(frame: Uint8Array, segment: Segment, wire: Uint8Array, wire_at: int, sp
     wire[entry_at + encapsulation.ENTRY_VERSION_AT] = encapsulation.ENTRY_VERSION
     wire[entry_at + encapsulation.ENTRY_RESERVED_AT] = 0
     put_be16(wire, entry_at + encapsulation.BLOCK_LEN_AT, block_len)
-    _put_lengths(wire, wire_at, ip_len, encapsulation.DATAGRAM_OVERHEAD + block_len, index)
-    wire[wire_at + vnet.GSO_TYPE] = vnet.GSO_NONE
-    store_u16(wire, wire_at + vnet.VNET_GSO_SIZE, 0)
+    _put_lengths(wire, wire_at, ip_len, encapsulation.DATAGRAM_OVERHEAD + block_len, index, vnet.GSO_NONE, 0)
     return span + encapsulation.DATAGRAM_OVERHEAD
 
 
 @inline_kernel
-def _put_lengths(wire: Uint8Array, wire_at: int, ip_len: int, datagram_len: int, index: int) -> None:
+def _put_lengths(
+    wire: Uint8Array, wire_at: int, ip_len: int, datagram_len: int, index: int, gso_type: int, gso_size: int
+) -> None:
     """Set the lengths of IP, UDP and virtio-net header, and leave the checksum of UDP to be filled in."""
     udp_at = wire_at + IP_AT + ip_len
     network.put_datagram(wire, wire_at + IP_AT, ip_len, ip_len + datagram_len, index, udp.PROTO_UDP)
     put_be16(wire, udp_at + udp.DATAGRAM_LEN, datagram_len)
     pseudo_sum = network.pseudo_sum(wire, wire_at + IP_AT, ip_len, udp.PROTO_UDP, datagram_len)
     put_be16(wire, udp_at + udp.UDP_CHECKSUM, pseudo_sum)
-    wire[wire_at + vnet.VNET_FLAGS] = vnet.NEEDS_CSUM
-    store_u16(wire, wire_at + vnet.HDR_LEN, IP_AT + ip_len + udp.UDP_LEN - vnet.VNET_LEN)
-    store_u16(wire, wire_at + vnet.CSUM_START, IP_AT + ip_len - vnet.VNET_LEN)
-    store_u16(wire, wire_at + vnet.CSUM_OFFSET, udp.UDP_CHECKSUM)
+    network.put_offload(wire, wire_at, IP_AT + ip_len, udp.UDP_LEN, udp.UDP_CHECKSUM, gso_type, gso_size)
 
 
 @inline_kernel
@@ -123,10 +117,7 @@ def bundle(wire: Uint8Array, spans: Int64Array, frames: int, ip_len: int) -> int
             entry_len = gso_size
         spans[index, 0] = start - (header_len if index == 0 else 0)
         spans[index, 1] = entry_len + (header_len if index == 0 else 0)
-    wire_at = spans[0, 0]
-    _put_lengths(wire, wire_at, ip_len, datagram_len, 0)
-    wire[wire_at + vnet.GSO_TYPE] = vnet.GSO_UDP_L4
-    store_u16(wire, wire_at + vnet.VNET_GSO_SIZE, gso_size)
+    _put_lengths(wire, spans[0, 0], ip_len, datagram_len, 0, vnet.GSO_UDP_L4, gso_size)
     return padding
 
 

@@ -56,12 +56,7 @@ GIVEN_UP_NS_MAX: Final = 300 * 1_000_000_000
 # The key: which connection holds the slot. The source is the host, the destination its peer.
 IP_VERSION: Final = 0
 """4 or 6; 0: the slot is free."""
-SRC_HIGH: Final = 1
-SRC_LOW: Final = 2
-DST_HIGH: Final = 3
-DST_LOW: Final = 4
-PORTS: Final = 5
-STATE: Final = 6
+SRC_HIGH, SRC_LOW, DST_HIGH, DST_LOW, PORTS, STATE = range(1, 7)
 OPENING: Final = 0
 """The handshake is not complete."""
 OPEN: Final = 1
@@ -72,8 +67,7 @@ ORPHAN: Final = 3
 LAST_SEEN_NS: Final = 7
 
 # The handshake.
-ISN: Final = 8
-PEER_ISN: Final = 9
+ISN, PEER_ISN = 8, 9
 PEER_CODECS: Final = 10
 """Bitmap of the codecs that the peer's NIC decodes, from its word; 0: no NIC, or a NIC of another version or key."""
 PEER_WAYS: Final = 11
@@ -94,54 +88,28 @@ UNA: Final = 18
 """The oldest octet that the peer has not acknowledged, rounded down to whole floats where floats are rounded."""
 
 # Which floats are rounded: see ``forms``.
-FORM: Final = 19
-ROUNDED_FROM: Final = 20
-EXACT_FROM: Final = 21
+FORM, ROUNDED_FROM, EXACT_FROM = range(19, 22)
 PEER_SHIFT: Final = 60
 """Window scale of the peer, once the handshake is complete."""
 WINDOW_EDGE: Final = 61
 """The end of the peer's window, as the host knows it; ``NO_EDGE`` before the first acknowledgement."""
 NO_EDGE: Final = -1
-LENT_SEQ: Final = 26
-LENT_WORD: Final = 27
-LENT_LEN: Final = 28
+LENT_SEQ, LENT_WORD, LENT_LEN = range(26, 29)
 DUE_NS: Final = 25
 """When the NIC sends lent octets by itself, or one of the constants of ``forms`` that say why it waits."""
 
 # Whether blocks arrive: see ``probation``.
-RETRIES: Final = 29
-RETRY_UNA: Final = 30
+RETRIES, RETRY_UNA, PLAIN_UNTIL_NS, BACK_OFF_NS, PLAIN_UNA, PROBE_SEQ, PROBE_END, IS_PROBING = range(29, 37)
 RETRY_NS: Final = 56
-PLAIN_UNTIL_NS: Final = 31
-BACK_OFF_NS: Final = 32
-PLAIN_UNA: Final = 33
-PROBE_SEQ: Final = 34
-PROBE_END: Final = 35
-IS_PROBING: Final = 36
 
 # How large blocks may be: see ``path``.
-DATAGRAM_MAX: Final = 37
-DATAGRAM_MAX_UNTIL_NS: Final = 38
-LARGE_SEQ: Final = 39
-LARGE_END: Final = 40
-LARGE_LEN: Final = 41
-LARGE_FAILS: Final = 42
-LARGE_UNA: Final = 43
-FAILED_LEN: Final = 44
+DATAGRAM_MAX, DATAGRAM_MAX_UNTIL_NS = 37, 38
+LARGE_SEQ, LARGE_END, LARGE_LEN, LARGE_FAILS, LARGE_UNA, FAILED_LEN = range(39, 45)
 
 # Counts for reports.
-SEGMENTS: Final = 45
-RAW_OCTETS: Final = 46
-PAYLOAD_OCTETS: Final = 47
-BLOCKS: Final = 48
-BYPASSED: Final = 49
-WIRE_OCTETS: Final = 50
-"""Octets of the frames that carried the blocks."""
-RX_SEGMENTS: Final = 51
-RX_RAW_OCTETS: Final = 52
-RX_PAYLOAD_OCTETS: Final = 53
-RX_BLOCKS: Final = 54
-RX_IS_CLOSED: Final = 55
+SEGMENTS, RAW_OCTETS, PAYLOAD_OCTETS, BLOCKS, BYPASSED, WIRE_OCTETS = range(45, 51)
+"""The last one: octets of the frames that carried the blocks."""
+RX_SEGMENTS, RX_RAW_OCTETS, RX_PAYLOAD_OCTETS, RX_BLOCKS, RX_IS_CLOSED = range(51, 56)
 
 # State for sending lent octets: see ``lent``.
 WAIT_NS: Final = 62
@@ -178,6 +146,8 @@ FIELDS: Final = HELD + HELD_FLOATS * HELD_FIELDS
 
 FlowTable = Int64Array
 """int64[ROWS, FIELDS]: a row per connection."""
+Flow = Int64Array
+"""int64[FIELDS]: one of its rows."""
 
 KEY_FIELDS: Final = 6
 _KEY_MASK: Final = (1 << 40) - 1
@@ -274,14 +244,14 @@ def _scattered(total: int) -> int:
 
 
 @inline_kernel
-def _holds(flows: FlowTable, slot: int, key: FlowKey) -> bool:
+def _holds(flow: Flow, key: FlowKey) -> bool:
     return (
-        flows[slot, PORTS] == key.ports
-        and flows[slot, SRC_LOW] == key.src_low
-        and flows[slot, DST_LOW] == key.dst_low
-        and flows[slot, IP_VERSION] == key.ip_version
-        and flows[slot, SRC_HIGH] == key.src_high
-        and flows[slot, DST_HIGH] == key.dst_high
+        flow[PORTS] == key.ports
+        and flow[SRC_LOW] == key.src_low
+        and flow[DST_LOW] == key.dst_low
+        and flow[IP_VERSION] == key.ip_version
+        and flow[SRC_HIGH] == key.src_high
+        and flow[DST_HIGH] == key.dst_high
     )
 
 
@@ -298,7 +268,7 @@ def _find_behind(flows: FlowTable, first_row: int, key: FlowKey) -> int:
     hashed = _hash(flows, key)
     for probe in range(2 * WINDOW):
         row = first_row + _slot_of(hashed, probe)
-        if _holds(flows, row, key):
+        if _holds(flows[row], key):
             return row
     return NOT_FOUND
 
@@ -316,19 +286,19 @@ def find_candidate(flows: FlowTable, key: FlowKey) -> int:
 
 
 @inline_kernel
-def _rank(flows: FlowTable, slot: int, now_ns: int) -> int:
+def _rank(flow: Flow, now_ns: int) -> int:
     """Return how ready a row is to be taken over; 0: not at all. A candidate counts as ``OPENING``."""
-    if flows[slot, IP_VERSION] == 0:
+    if flow[IP_VERSION] == 0:
         return _FREE
-    silent_ns = now_ns - flows[slot, LAST_SEEN_NS]
-    has_everything = flows[slot, UNA] == flows[slot, NEXT_SEQ]
-    if flows[slot, STATE] == CLOSED and has_everything:
+    silent_ns = now_ns - flow[LAST_SEEN_NS]
+    has_everything = flow[UNA] == flow[NEXT_SEQ]
+    if flow[STATE] == CLOSED and has_everything:
         return 4
-    if flows[slot, STATE] == OPENING or flows[slot, STATE] == ORPHAN:
+    if flow[STATE] == OPENING or flow[STATE] == ORPHAN:
         return 3
     if has_everything:
         return 1 if silent_ns > IDLE_NS else 0
-    return 2 if _has_given_up(silent_ns, flows[slot, LAST_SEEN_NS] - flows[slot, UNA_SINCE_NS]) else 0
+    return 2 if _has_given_up(silent_ns, flow[LAST_SEEN_NS] - flow[UNA_SINCE_NS]) else 0
 
 
 @inline_kernel
@@ -369,13 +339,16 @@ def _make_behind(flows: FlowTable, first_row: int, key: FlowKey, now_ns: int) ->
         is_second_emptier = _count_free(flows, first_row, hashed, WINDOW) > _count_free(flows, first_row, hashed, 0)
         for step in range(2 * WINDOW):
             other = first_row + _slot_of(hashed, step ^ WINDOW if is_second_emptier else step)
-            rank = _rank(flows, other, now_ns)
+            rank = _rank(flows[other], now_ns)
             is_older = 0 < rank < _FREE and rank == best
             if rank > best or (is_older and flows[other, LAST_SEEN_NS] < flows[row, LAST_SEEN_NS]):
                 row, best = other, rank
         if best == 0:
             return NOT_FOUND
-    _take(flows, row, key)
+    flows[row, KEY_FIELDS:] = 0
+    flows[row, IP_VERSION], flows[row, PORTS] = key.ip_version, key.ports
+    flows[row, SRC_HIGH], flows[row, SRC_LOW] = key.src_high, key.src_low
+    flows[row, DST_HIGH], flows[row, DST_LOW] = key.dst_high, key.dst_low
     flows[row, LAST_SEEN_NS] = now_ns
     return row
 
@@ -390,18 +363,6 @@ def _count_free(flows: FlowTable, first_row: int, hashed: int, first: int) -> in
 
 
 @inline_kernel
-def _take(flows: FlowTable, row: int, key: FlowKey) -> None:
-    for field in range(KEY_FIELDS, FIELDS):
-        flows[row, field] = 0
-    flows[row, IP_VERSION] = key.ip_version
-    flows[row, SRC_HIGH] = key.src_high
-    flows[row, SRC_LOW] = key.src_low
-    flows[row, DST_HIGH] = key.dst_high
-    flows[row, DST_LOW] = key.dst_low
-    flows[row, PORTS] = key.ports
-
-
-@inline_kernel
 def forget(flows: FlowTable, key: FlowKey) -> None:
     """Free the slot of a connection, if it has one."""
     slot = find(flows, key)
@@ -410,16 +371,16 @@ def forget(flows: FlowTable, key: FlowKey) -> None:
 
 
 @inline_kernel
-def close(flows: FlowTable, slot: int) -> None:
+def close(flow: Flow) -> None:
     """Note an RST of either end, after which neither sends anything again."""
-    flows[slot, STATE] = CLOSED
-    flows[slot, UNA] = flows[slot, NEXT_SEQ]
+    flow[STATE] = CLOSED
+    flow[UNA] = flow[NEXT_SEQ]
 
 
 @inline_kernel
-def begin(flows: FlowTable, slot: int, isn: int) -> None:
+def begin(flow: Flow, isn: int) -> None:
     """Note the host's initial sequence number."""
     first = (isn + 1) & 0xFFFFFFFF
-    flows[slot, ISN] = isn
-    flows[slot, NEXT_SEQ] = flows[slot, UNA] = flows[slot, REPEATED_END] = flows[slot, JUDGED + JUDGED_SEQ] = first
-    flows[slot, WINDOW_EDGE] = NO_EDGE
+    flow[ISN] = isn
+    flow[NEXT_SEQ] = flow[UNA] = flow[REPEATED_END] = flow[JUDGED + JUDGED_SEQ] = first
+    flow[WINDOW_EDGE] = NO_EDGE

@@ -32,35 +32,14 @@ its octets leave exact.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import u8
-from netoffload.engine.flows import (
-    DUE_NS,
-    EXACT_FROM,
-    FORM,
-    HELD,
-    HELD_FIELDS,
-    HELD_FLOATS,
-    ISN,
-    LENT_LEN,
-    LENT_SEQ,
-    LENT_WORD,
-    NEXT_SEQ,
-    NO_EDGE,
-    PEER_SHIFT,
-    ROUNDED_FROM,
-    UNA,
-    WAIT_NS,
-    WINDOW_EDGE,
-)
-from netoffload.engine.sequence import advance, distance, is_before
-
-if TYPE_CHECKING:
-    from netoffload.engine.blocks import Segment
-    from netoffload.engine.flows import FlowTable
+from netoffload.engine import flows
+from netoffload.engine.flows import Flow
+from netoffload.engine.segment import Segment, advance, distance, is_before
 
 EXACT: Final = 0
 ROUNDED: Final = 1
@@ -106,283 +85,279 @@ class Fit(NamedTuple):
 
 
 @inline_kernel
-def is_rounded(flows: FlowTable, slot: int, seq: int) -> bool:
+def is_rounded(flow: Flow, seq: int) -> bool:
     """Whether the float that begins at ``seq`` is sent as the codec makes it."""
-    form = flows[slot, FORM]
-    if form == EXACT or is_before(seq, flows[slot, ROUNDED_FROM]):
+    form = flow[flows.FORM]
+    if form == EXACT or is_before(seq, flow[flows.ROUNDED_FROM]):
         return False
-    return form == ROUNDED or is_before(seq, flows[slot, EXACT_FROM])
+    return form == ROUNDED or is_before(seq, flow[flows.EXACT_FROM])
 
 
 @inline_kernel
-def cut_of(flows: FlowTable, slot: int, seq: int) -> int:
+def cut_of(flow: Flow, seq: int) -> int:
     """Return how many octets into a float ``seq`` is, 0..3; floats are counted from the first octet after the SYN."""
-    return (seq - flows[slot, ISN] - 1) & 3
+    return (seq - flow[flows.ISN] - 1) & 3
 
 
 @inline_kernel
-def begin_rounding(flows: FlowTable, slot: int, seq: int) -> None:
+def begin_rounding(flow: Flow, seq: int) -> None:
     """Round every float that begins at ``seq`` or behind."""
-    flows[slot, ROUNDED_FROM] = advance(seq, -seq + flows[slot, ISN] + 1 & 3)
-    flows[slot, FORM] = ROUNDED
-    _hold_nothing(flows, slot)
+    flow[flows.ROUNDED_FROM] = advance(seq, -seq + flow[flows.ISN] + 1 & 3)
+    flow[flows.FORM] = ROUNDED
+    _hold_nothing(flow)
 
 
 @inline_kernel
-def end_rounding(flows: FlowTable, slot: int, seq: int) -> None:
+def end_rounding(flow: Flow, seq: int) -> None:
     """Send the float that begins at ``seq`` and all behind it exact; none of them may have been sent before."""
-    flows[slot, EXACT_FROM] = seq
-    flows[slot, FORM] = CLOSING
-    _hold_nothing(flows, slot)
+    flow[flows.EXACT_FROM] = seq
+    flow[flows.FORM] = CLOSING
+    _hold_nothing(flow)
 
 
 @inline_kernel
-def end_at_new(flows: FlowTable, slot: int, next_seq: int) -> None:
+def end_at_new(flow: Flow, next_seq: int) -> None:
     """Send everything from ``next_seq`` on exact, which was never sent, and also the float that it cuts.
 
     The octets of this float that are held leave with the segment from ``next_seq`` on.
     """
-    flows[slot, EXACT_FROM] = advance(next_seq, -cut_of(flows, slot, next_seq))
-    flows[slot, FORM] = CLOSING
+    flow[flows.EXACT_FROM] = advance(next_seq, -cut_of(flow, next_seq))
+    flow[flows.FORM] = CLOSING
 
 
 @inline_kernel
-def fit(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int, is_last: bool, gives_up: bool) -> Fit:
+def fit(frame: Uint8Array, segment: Segment, flow: Flow, is_end: bool) -> Fit:
     """Return which octets leave now (:class:`Fit`), and hold the segment's octets that do not.
 
     Args:
         frame: uint8, the host's frame.
-        is_last: the host has sent nothing behind this segment.
-        gives_up: the segment has a FIN, so octets that would be held at its end leave exact.
+        is_end: the segment ends the stream, so octets that would be held at its end leave exact.
     """
     seq, payload_len = segment.seq, segment.payload_len
     lead = skip = trail = lead_word = trail_word = 0
     keep = payload_len
-    head = cut_of(flows, slot, seq)
+    head = cut_of(flow, seq)
     if head:
         at = advance(seq, -head)
         own = min(4 - head, payload_len)
-        word, mask = known(flows, slot, at)
+        word, mask = known(flow, at)
         has_lead = mask & ((1 << head) - 1) == (1 << head) - 1
         for octet in range(own):
             word |= u8(frame, segment.payload_at + octet) << 8 * (head + octet)
             mask |= 1 << head + octet
         if has_lead:
             lead, lead_word = head, word
-        if is_rounded(flows, slot, at):
+        if is_rounded(flow, at):
             if not has_lead:
                 skip = own
                 keep -= own
-            _remember(flows, slot, at, word, mask, head)
+            _remember(flow, at, word, mask, head)
             if head + payload_len < 4:
                 if mask == WHOLE:
                     return Fit(lead, lead_word, skip, keep, 4 - head - payload_len, word)
-                if has_lead and is_last and gives_up:  # the stream ends inside this float
-                    end_rounding(flows, slot, at)
+                if has_lead and is_end:
+                    end_rounding(flow, at)
                     return Fit(lead, lead_word, skip, keep, 0, 0)
                 return Fit(0, 0, payload_len, 0, 0, 0)
     tail = (head + payload_len) & 3
     at = advance(seq, payload_len - tail)
-    if tail and keep >= tail and is_rounded(flows, slot, at):
-        word, mask = known(flows, slot, at)
+    if tail and keep >= tail and is_rounded(flow, at):
+        word, mask = known(flow, at)
         for octet in range(tail):
             word |= u8(frame, segment.payload_at + payload_len - tail + octet) << 8 * octet
             mask |= 1 << octet
         if mask == WHOLE:
             trail, trail_word = 4 - tail, word
-        elif is_last and gives_up:
-            end_rounding(flows, slot, at)
+        elif is_end:
+            end_rounding(flow, at)
         else:
-            _remember(flows, slot, at, word, mask, tail)
+            _remember(flow, at, word, mask, tail)
             keep -= tail
     return Fit(lead, lead_word, skip, keep, trail, trail_word)
 
 
 @inline_kernel
-def _is_lent(flows: FlowTable, slot: int, at: int) -> bool:
-    return flows[slot, LENT_LEN] > 0 and flows[slot, LENT_SEQ] == at
+def _is_lent(flow: Flow, at: int) -> bool:
+    return flow[flows.LENT_LEN] > 0 and flow[flows.LENT_SEQ] == at
 
 
 @inline_kernel
-def _place_of(flows: FlowTable, slot: int, at: int) -> int:
+def _place_of(flow: Flow, at: int) -> int:
     """Return where octets of the float at ``at`` are held, or ``_NOWHERE``."""
-    for index in range(HELD_FLOATS):
-        place = HELD + index * HELD_FIELDS
-        if flows[slot, place + _MASK] and flows[slot, place + _SEQ] == at:
+    for place in range(flows.HELD, flows.FIELDS, flows.HELD_FIELDS):
+        if flow[place + _MASK] and flow[place + _SEQ] == at:
             return place
     return _NOWHERE
 
 
 @inline_kernel
-def _hold_nothing(flows: FlowTable, slot: int) -> None:
-    for index in range(HELD_FLOATS):
-        flows[slot, HELD + index * HELD_FIELDS + _MASK] = 0
+def _hold_nothing(flow: Flow) -> None:
+    for place in range(flows.HELD, flows.FIELDS, flows.HELD_FIELDS):
+        flow[place + _MASK] = 0
 
 
 @inline_kernel
-def known(flows: FlowTable, slot: int, at: int) -> tuple[int, int]:
+def known(flow: Flow, at: int) -> tuple[int, int]:
     """Return the known octets of the float at ``at`` as a word, and a mask that says which ones they are."""
     word = mask = 0
-    place = _place_of(flows, slot, at)
+    place = _place_of(flow, at)
     if place != _NOWHERE:
-        word, mask = flows[slot, place + _WORD], flows[slot, place + _MASK]
-    if _is_lent(flows, slot, at):
-        word |= flows[slot, LENT_WORD]
-        mask |= (1 << flows[slot, LENT_LEN]) - 1
+        word, mask = flow[place + _WORD], flow[place + _MASK]
+    if _is_lent(flow, at):
+        word |= flow[flows.LENT_WORD]
+        mask |= (1 << flow[flows.LENT_LEN]) - 1
     return word, mask
 
 
 @inline_kernel
-def _remember(flows: FlowTable, slot: int, at: int, word: int, mask: int, cut: int) -> None:
+def _remember(flow: Flow, at: int, word: int, mask: int, cut: int) -> None:
     """Hold the octets of a float that the host's segments cut behind its first ``cut`` octets.
 
     A whole float is held only if some of its octets are held already: TCP made it whole in this segment.
     """
-    place = _place_of(flows, slot, at)
+    place = _place_of(flow, at)
     if place == _NOWHERE:
         if mask == WHOLE:
             return
-        place = _find_place(flows, slot)
-    flows[slot, place + _SEQ] = at
-    flows[slot, place + _WORD] = word
-    flows[slot, place + _MASK] = mask
-    flows[slot, place + _CUT] = cut
+        place = _find_place(flow)
+    flow[place + _SEQ] = at
+    flow[place + _WORD] = word
+    flow[place + _MASK] = mask
+    flow[place + _CUT] = cut
 
 
 @inline_kernel
-def _find_place(flows: FlowTable, slot: int) -> int:
+def _find_place(flow: Flow) -> int:
     """Return a free place, or that of the newest float but the one at the end of the stream.
 
     The rest of the float at the end is in the next segment, and the oldest floats are lent first.
     """
-    best, newest = HELD, -1
-    for index in range(HELD_FLOATS):
-        place = HELD + index * HELD_FIELDS
-        if flows[slot, place + _MASK] == 0:
+    best, newest = flows.HELD, -1
+    for place in range(flows.HELD, flows.FIELDS, flows.HELD_FIELDS):
+        if flow[place + _MASK] == 0:
             return place
-        behind = distance(flows[slot, UNA], flows[slot, place + _SEQ])
-        is_end = is_before(flows[slot, NEXT_SEQ], advance(flows[slot, place + _SEQ], 4))
+        behind = distance(flow[flows.UNA], flow[place + _SEQ])
+        is_end = is_before(flow[flows.NEXT_SEQ], advance(flow[place + _SEQ], 4))
         if behind > newest and not is_end:
             best, newest = place, behind
     return best
 
 
 @inline_kernel
-def keeps_octets(flows: FlowTable, slot: int) -> bool:
+def keeps_octets(flow: Flow) -> bool:
     """Whether octets of a float are held or lent."""
-    found = flows[slot, LENT_LEN]
-    for index in range(HELD_FLOATS):
-        found |= flows[slot, HELD + index * HELD_FIELDS + _MASK]
+    found = flow[flows.LENT_LEN]
+    for place in range(flows.HELD, flows.FIELDS, flows.HELD_FIELDS):
+        found |= flow[place + _MASK]
     return found != 0
 
 
 @inline_kernel
-def _note_window(flows: FlowTable, slot: int, ack: int, window: int) -> None:
-    edge = advance(ack, window << flows[slot, PEER_SHIFT])
-    if flows[slot, WINDOW_EDGE] == NO_EDGE or is_before(flows[slot, WINDOW_EDGE], edge):
-        flows[slot, WINDOW_EDGE] = edge
-        if flows[slot, DUE_NS] != NOT_TOLD and flows[slot, WAIT_NS] == 0:
-            flows[slot, DUE_NS] = TOLD  # it may send more now
+def _note_window(flow: Flow, ack: int, window: int) -> None:
+    edge = advance(ack, window << flow[flows.PEER_SHIFT])
+    if flow[flows.WINDOW_EDGE] == flows.NO_EDGE or is_before(flow[flows.WINDOW_EDGE], edge):
+        flow[flows.WINDOW_EDGE] = edge
+        if flow[flows.DUE_NS] != NOT_TOLD and flow[flows.WAIT_NS] == 0:
+            flow[flows.DUE_NS] = TOLD  # it may send more now
 
 
 @inline_kernel
-def fills_window(flows: FlowTable, slot: int, end_seq: int) -> bool:
+def fills_window(flow: Flow, end_seq: int) -> bool:
     """Whether the window ends at ``end_seq``: the host may send nothing behind it, so TCP made the cut there."""
-    return flows[slot, WINDOW_EDGE] != NO_EDGE and not is_before(end_seq, flows[slot, WINDOW_EDGE])
+    return flow[flows.WINDOW_EDGE] != flows.NO_EDGE and not is_before(end_seq, flow[flows.WINDOW_EDGE])
 
 
 @inline_kernel
-def ends_at_held(flows: FlowTable, slot: int, seq: int) -> bool:
+def ends_at_held(flow: Flow, seq: int) -> bool:
     """Whether octets that are held or lent end right before ``seq``: a FIN at ``seq`` must take them along."""
-    cut = cut_of(flows, slot, seq)
+    cut = cut_of(flow, seq)
     if cut == 0:
         return False
-    _, mask = known(flows, slot, advance(seq, -cut))
+    _, mask = known(flow, advance(seq, -cut))
     return mask == (1 << cut) - 1
 
 
 @inline_kernel
-def needs_lead(flows: FlowTable, slot: int, seq: int) -> bool:
+def needs_lead(flow: Flow, seq: int) -> bool:
     """Whether a segment from ``seq`` on begins right behind lent octets, which the host keeps no copy of."""
-    if flows[slot, LENT_LEN] == 0:
+    if flow[flows.LENT_LEN] == 0:
         return False
-    return seq == advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])
+    return seq == advance(flow[flows.LENT_SEQ], flow[flows.LENT_LEN])
 
 
 @inline_kernel
-def acknowledge(flows: FlowTable, slot: int, ack: int, window: int) -> int:
+def acknowledge(flow: Flow, ack: int, window: int) -> int:
     """Take the peer's acknowledgement and window, as in the header; return the acknowledgement for the host.
 
     Where floats are rounded it is the edge of a whole float, or the end of the lent octets.
     """
-    if distance(flows[slot, UNA], ack) < 0 or distance(ack, flows[slot, NEXT_SEQ]) < 0:
+    if distance(flow[flows.UNA], ack) < 0 or distance(ack, flow[flows.NEXT_SEQ]) < 0:
         return ack
     heard = ack
-    cut = cut_of(flows, slot, ack)
-    if cut and ack != flows[slot, NEXT_SEQ] and is_rounded(flows, slot, advance(ack, -cut)):
+    cut = cut_of(flow, ack)
+    if cut and ack != flow[flows.NEXT_SEQ] and is_rounded(flow, advance(ack, -cut)):
         ack = advance(ack, -cut)
-    if is_before(ack, flows[slot, UNA]):
-        ack = flows[slot, UNA]  # rounding down must not take an acknowledgement back
-    flows[slot, UNA] = ack
-    _settle(flows, slot, ack)
-    if flows[slot, LENT_LEN] and not is_before(ack, advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])):
-        flows[slot, LENT_LEN] = flows[slot, DUE_NS] = flows[slot, WAIT_NS] = 0
-    lend(flows, slot)
+    if is_before(ack, flow[flows.UNA]):
+        ack = flow[flows.UNA]  # rounding down must not take an acknowledgement back
+    flow[flows.UNA] = ack
+    _settle(flow, ack)
+    if flow[flows.LENT_LEN] and not is_before(ack, advance(flow[flows.LENT_SEQ], flow[flows.LENT_LEN])):
+        flow[flows.LENT_LEN] = flow[flows.DUE_NS] = flow[flows.WAIT_NS] = 0
+    lend(flow)
     told = ack
-    if flows[slot, LENT_LEN]:
-        told = advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])
-        if flows[slot, DUE_NS] == NOT_TOLD:
-            flows[slot, DUE_NS] = TOLD
-    _note_window(flows, slot, told, window_behind(flows, slot, heard, told, window))
+    if flow[flows.LENT_LEN]:
+        told = advance(flow[flows.LENT_SEQ], flow[flows.LENT_LEN])
+        if flow[flows.DUE_NS] == NOT_TOLD:
+            flow[flows.DUE_NS] = TOLD
+    _note_window(flow, told, window_behind(flow, heard, told, window))
     return told
 
 
 @inline_kernel
-def window_behind(flows: FlowTable, slot: int, ack: int, told: int, window: int) -> int:
+def window_behind(flow: Flow, ack: int, told: int, window: int) -> int:
     """Return the window for a header that acknowledges ``told``; the peer sent ``window`` with ``ack``.
 
     The window's edge stays in place: Linux drops a segment that ends behind its window (6.15), each time it is sent.
     """
-    shift = flows[slot, PEER_SHIFT]
+    shift = flow[flows.PEER_SHIFT]
     return max((window << shift) - max(distance(ack, told), 0), 0) >> shift
 
 
 @inline_kernel
-def lend(flows: FlowTable, slot: int) -> None:
+def lend(flow: Flow) -> None:
     """Lend the held octets of the first float that the peer does not have; later segments may hold other floats."""
-    una = flows[slot, UNA]
-    lent_len = _count_lendable(flows, slot, una)
-    if lent_len > flows[slot, LENT_LEN]:
-        flows[slot, LENT_SEQ] = una
-        flows[slot, LENT_WORD] = flows[slot, _place_of(flows, slot, una) + _WORD]
-        flows[slot, LENT_LEN] = lent_len
-        flows[slot, DUE_NS] = flows[slot, WAIT_NS] = 0
+    una = flow[flows.UNA]
+    lent_len = _count_lendable(flow, una)
+    if lent_len > flow[flows.LENT_LEN]:
+        flow[flows.LENT_SEQ] = una
+        flow[flows.LENT_WORD] = flow[_place_of(flow, una) + _WORD]
+        flow[flows.LENT_LEN] = lent_len
+        flow[flows.DUE_NS] = flow[flows.WAIT_NS] = 0
 
 
 @inline_kernel
-def _count_lendable(flows: FlowTable, slot: int, una: int) -> int:
+def _count_lendable(flow: Flow, una: int) -> int:
     """Return how many octets from ``una`` on the host has sent in a segment that ends inside the float, 0..3."""
-    place = _place_of(flows, slot, una)
+    place = _place_of(flow, una)
     if place == _NOWHERE:
         return 0
-    mask = flows[slot, place + _MASK]
+    mask = flow[place + _MASK]
     if mask == WHOLE:
-        return flows[slot, place + _CUT]
+        return flow[place + _CUT]
     return 1 if mask == 1 else 2 if mask == 3 else 3 if mask == 7 else 0
 
 
 @inline_kernel
-def _settle(flows: FlowTable, slot: int, una: int) -> None:
+def _settle(flow: Flow, una: int) -> None:
     """Forget held octets and intervals that the peer has acknowledged."""
-    if flows[slot, FORM] == EXACT:
+    if flow[flows.FORM] == EXACT:
         return
-    for index in range(HELD_FLOATS):
-        place = HELD + index * HELD_FIELDS
-        if not is_before(una, advance(flows[slot, place + _SEQ], 4)):
-            flows[slot, place + _MASK] = 0  # in 4 GiB another float has this number
+    for place in range(flows.HELD, flows.FIELDS, flows.HELD_FIELDS):
+        if not is_before(una, advance(flow[place + _SEQ], 4)):
+            flow[place + _MASK] = 0  # in 4 GiB another float has this number
     # Nobody sends a closed interval again once it is acknowledged, so new octets may begin another one.
-    if flows[slot, FORM] == CLOSING and not is_before(una, flows[slot, EXACT_FROM]):
-        flows[slot, FORM] = EXACT
-        _hold_nothing(flows, slot)
-    elif is_before(flows[slot, ROUNDED_FROM], una):
-        flows[slot, ROUNDED_FROM] = una
+    if flow[flows.FORM] == CLOSING and not is_before(una, flow[flows.EXACT_FROM]):
+        flow[flows.FORM] = EXACT
+        _hold_nothing(flow)
+    elif is_before(flow[flows.ROUNDED_FROM], una):
+        flow[flows.ROUNDED_FROM] = una

@@ -14,37 +14,20 @@ The NIC's own segments take the headers of the host's latest one, from the flow 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
 
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import put_be32
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import load_u16, load_u32, store_u16, store_u32, u8
-from netoffload.engine import flows as flow_table
-from netoffload.engine import forms, plain
-from netoffload.engine.blocks import Segment
-from netoffload.engine.counters import Counter
-from netoffload.engine.flows import (
-    DUE_NS,
-    HEADER_WORDS,
-    HEADERS,
-    IP_VERSION,
-    LENT_LEN,
-    LENT_SEQ,
-    LENT_WORD,
-    NEXT_SEQ,
-    NOT_FOUND,
-    SLOTS,
-    STATE,
-    WAIT_NS,
-)
+from netoffload.compiled.octets import load_u16, load_u32, store_u16, store_u32
+from netoffload.engine import flows, forms, plain
+from netoffload.engine.counters import Counter, Counters
+from netoffload.engine.flows import Flow, FlowTable
 from netoffload.engine.network import IP_AT
-from netoffload.engine.sequence import advance
+from netoffload.engine.segment import Segment, advance, get_tcp_len
 from netoffload.wire import ipv4, ipv6, tcp, vnet
-
-if TYPE_CHECKING:
-    from netoffload.engine.counters import Counters
-    from netoffload.engine.flows import FlowTable
 
 REST_WAIT_NS: Final = 200_000_000
 """Time for a host that may send to send the rest of a float."""
@@ -71,10 +54,15 @@ AGENDA_FIELDS: Final = 3
 _OCTETS_PER_WORD: Final = 6
 
 
+def make_agenda() -> Int64Array:
+    """Return an agenda that begins with a look: the table may come from an earlier process, with lent octets in it."""
+    agenda = np.zeros(AGENDA_FIELDS, np.int64)
+    agenda[LOOK_AT_NS] = 1
+    return agenda
+
+
 @inline_kernel
-def note_segment(
-    frame: Uint8Array, segment: Segment, again: bool, now_ns: int, flows: FlowTable, slot: int, agenda: Int64Array
-) -> None:
+def note_segment(frame: Uint8Array, segment: Segment, again: bool, now_ns: int, flow: Flow, agenda: Int64Array) -> None:
     """Lend held octets if possible, keep the segment's headers, and plan the next look through the table.
 
     The segment may also show that the host has the acknowledgement of lent octets, or that it waits for window.
@@ -82,93 +70,93 @@ def note_segment(
     Args:
         frame: uint8, the host's frame, with five octets of room behind it.
     """
-    forms.lend(flows, slot)
-    if not forms.keeps_octets(flows, slot):
+    forms.lend(flow)
+    if not forms.keeps_octets(flow):
         return
     if agenda[LOOK_AT_NS] == 0:
         agenda[LOOK_AT_NS] = now_ns + LOOK_NS
     for word in range((segment.payload_at - vnet.VNET_LEN + _OCTETS_PER_WORD - 1) // _OCTETS_PER_WORD):
         at = vnet.VNET_LEN + _OCTETS_PER_WORD * word
-        flows[slot, HEADERS + word] = load_u32(frame, at) | load_u16(frame, at + 4) << 32
-    if flows[slot, DUE_NS] == forms.NOT_TOLD:
+        flow[flows.HEADERS + word] = load_u32(frame, at) | load_u16(frame, at + 4) << 32
+    if flow[flows.DUE_NS] == forms.NOT_TOLD:
         return
     if again:
         # The acknowledgement is on its way to the host, or it is lost and the host sends the octets again.
-        flows[slot, DUE_NS] = now_ns + WINDOW_WAIT_NS
+        flow[flows.DUE_NS] = now_ns + WINDOW_WAIT_NS
     elif (
         segment.payload_len == 0
-        and segment.seq == advance(flows[slot, NEXT_SEQ], -1)
-        and forms.fills_window(flows, slot, flows[slot, NEXT_SEQ])
+        and segment.seq == advance(flow[flows.NEXT_SEQ], -1)
+        and forms.fills_window(flow, flow[flows.NEXT_SEQ])
     ):
-        flows[slot, DUE_NS] = forms.HAS_MORE
+        flow[flows.DUE_NS] = forms.HAS_MORE
 
 
 @inline_kernel
-def find_due(agenda: Int64Array, flows: FlowTable, now_ns: int) -> int:
+def find_due(agenda: Int64Array, table: FlowTable, now_ns: int) -> int:
     """Return the slot of the next connection whose lent octets are due, or ``NOT_FOUND`` behind the last one."""
-    while agenda[NEXT_SLOT] < SLOTS:
-        slot = agenda[NEXT_SLOT]
+    while agenda[NEXT_SLOT] < flows.SLOTS:
+        slot, flow = agenda[NEXT_SLOT], table[agenda[NEXT_SLOT]]
         agenda[NEXT_SLOT] += 1
-        if flows[slot, IP_VERSION] == 0 or flows[slot, STATE] != flow_table.OPEN:
-            continue  # a FIN has taken the lent octets along, and TCP repeats it
-        if forms.keeps_octets(flows, slot):
+        # Where the host has sent a FIN, it has taken the lent octets along, and TCP repeats it.
+        if flow[flows.IP_VERSION] and flow[flows.STATE] == flows.OPEN and forms.keeps_octets(flow):
             agenda[HAS_FOUND] = 1
-            if _is_due(flows, slot, now_ns):
+            if _is_due(flow, now_ns):
                 return slot
     agenda[LOOK_AT_NS] = now_ns + LOOK_NS if agenda[HAS_FOUND] else 0
     agenda[NEXT_SLOT] = agenda[HAS_FOUND] = 0
-    return NOT_FOUND
+    return flows.NOT_FOUND
 
 
 @inline_kernel
-def release(agenda: Int64Array, flows: FlowTable) -> None:
+def release(agenda: Int64Array, table: FlowTable) -> None:
     """Make all lent octets due now."""
-    for slot in range(SLOTS):
-        if flows[slot, IP_VERSION] and flows[slot, STATE] == flow_table.OPEN and flows[slot, LENT_LEN]:
-            flows[slot, DUE_NS] = agenda[LOOK_AT_NS] = 1
+    for slot in range(flows.SLOTS):
+        flow = table[slot]
+        if flow[flows.IP_VERSION] and flow[flows.STATE] == flows.OPEN and flow[flows.LENT_LEN]:
+            flow[flows.DUE_NS] = agenda[LOOK_AT_NS] = 1
     agenda[NEXT_SLOT] = 0
 
 
 @inline_kernel
-def _is_due(flows: FlowTable, slot: int, now_ns: int) -> bool:
-    due_ns = flows[slot, DUE_NS]
-    end_seq = advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])
-    if flows[slot, LENT_LEN] == 0 or due_ns in (forms.NOT_TOLD, forms.HAS_MORE) or end_seq != flows[slot, NEXT_SEQ]:
+def _is_due(flow: Flow, now_ns: int) -> bool:
+    due_ns = flow[flows.DUE_NS]
+    end_seq = advance(flow[flows.LENT_SEQ], flow[flows.LENT_LEN])
+    if flow[flows.LENT_LEN] == 0 or due_ns in (forms.NOT_TOLD, forms.HAS_MORE) or end_seq != flow[flows.NEXT_SEQ]:
         return False
     if due_ns == forms.TOLD:
-        wait_ns = WINDOW_WAIT_NS if forms.fills_window(flows, slot, end_seq) else REST_WAIT_NS
-        flows[slot, DUE_NS] = now_ns + wait_ns
+        wait_ns = WINDOW_WAIT_NS if forms.fills_window(flow, end_seq) else REST_WAIT_NS
+        flow[flows.DUE_NS] = now_ns + wait_ns
         return False
     return now_ns >= due_ns
 
 
 @inline_kernel
-def send(flows: FlowTable, slot: int, now_ns: int, counters: Counters, frame: Uint8Array) -> int:
+def send(flow: Flow, now_ns: int, counters: Counters, frame: Uint8Array) -> int:
     """Write a plain segment with a connection's lent octets, exact, into ``frame``; return its length.
 
     Args:
         frame: uint8, room for the longest headers, three octets and ``HEADER_WORDS`` words.
     """
-    seq, lent_len = flows[slot, LENT_SEQ], flows[slot, LENT_LEN]
+    seq, lent_len = flow[flows.LENT_SEQ], flow[flows.LENT_LEN]
     # No octet of this float has left, so it may leave exact. All new octets behind it leave exact too, until the peer
     # has acknowledged the closed interval (forms).
-    if forms.is_rounded(flows, slot, seq):
-        forms.end_rounding(flows, slot, seq)
-    for word in range(HEADER_WORDS):
-        at, octets = vnet.VNET_LEN + _OCTETS_PER_WORD * word, flows[slot, HEADERS + word]
+    if forms.is_rounded(flow, seq):
+        forms.end_rounding(flow, seq)
+    for word in range(flows.HEADER_WORDS):
+        at, octets = vnet.VNET_LEN + _OCTETS_PER_WORD * word, flow[flows.HEADERS + word]
         store_u32(frame, at, octets & 0xFFFFFFFF)
         store_u16(frame, at + 4, octets >> 32)
     for at in range(vnet.VNET_LEN):
         frame[at] = 0
-    ip_len = ipv4.IPV4_MIN_LEN if flows[slot, IP_VERSION] == 4 else ipv6.IPV6_LEN
+    ip_len = ipv4.IPV4_MIN_LEN if flow[flows.IP_VERSION] == 4 else ipv6.IPV6_LEN
     tcp_at = IP_AT + ip_len
-    payload_at = tcp_at + (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+    payload_at = tcp_at + get_tcp_len(frame, tcp_at)
     for octet in range(lent_len):
-        frame[payload_at + octet] = flows[slot, LENT_WORD] >> 8 * octet & 0xFF
+        frame[payload_at + octet] = flow[flows.LENT_WORD] >> 8 * octet & 0xFF
     put_be32(frame, tcp_at + tcp.SEQ, seq)
     flags = tcp.ACK_FLAG | tcp.PSH
     frame[tcp_at + tcp.FLAGS] = flags
-    flows[slot, WAIT_NS] = min(max(2 * flows[slot, WAIT_NS], PAUSE_MIN_NS), PAUSE_MAX_NS)
-    flows[slot, DUE_NS] = now_ns + flows[slot, WAIT_NS]
+    flow[flows.WAIT_NS] = min(max(2 * flow[flows.WAIT_NS], PAUSE_MIN_NS), PAUSE_MAX_NS)
+    flow[flows.DUE_NS] = now_ns + flow[flows.WAIT_NS]
     counters[Counter.TX_LENT] += 1
     return plain.finish_headers(frame, Segment(ip_len, tcp_at, payload_at, lent_len, seq, 0, flags))

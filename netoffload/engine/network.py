@@ -13,7 +13,7 @@ from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import store_u16, u8
-from netoffload.engine.sums import ones_sum
+from netoffload.engine.sums import folded, ones_sum, swapped
 from netoffload.wire import ethernet, ipv4, ipv6, tcp, vnet
 
 IP_AT: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN
@@ -148,16 +148,30 @@ def pseudo_sum(octets: Uint8Array, at: int, ip_len: int, protocol: int, length: 
     Args:
         length: octets behind the header, below 65536.
     """
-    word = ones_sum(octets, at + ip_len - addresses_len(ip_len), addresses_len(ip_len))
-    total = ((word >> 8) | (word & 0xFF) << 8) + protocol + length
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return total
+    addresses_sum = ones_sum(octets, at + ip_len - addresses_len(ip_len), addresses_len(ip_len))
+    return folded(swapped(addresses_sum) + protocol + length)
 
 
 @inline_kernel
 def is_tcp_summed_right(frame: Uint8Array, ip_len: int, length: int) -> bool:
     """Whether the checksum of a TCP segment of ``length`` octets is right."""
-    pseudo = pseudo_sum(frame, IP_AT, ip_len, tcp.PROTO_TCP, length)
-    # A field value, swapped: ones_sum adds in the octets' own order.
-    return ((pseudo >> 8 | (pseudo & 0xFF) << 8) + ones_sum(frame, IP_AT + ip_len, length)) % 0xFFFF == 0
+    pseudo = swapped(pseudo_sum(frame, IP_AT, ip_len, tcp.PROTO_TCP, length))
+    return (pseudo + ones_sum(frame, IP_AT + ip_len, length)) % 0xFFFF == 0
+
+
+@inline_kernel
+def put_offload(
+    frame: Uint8Array, at: int, header_at: int, header_len: int, csum_offset: int, gso_type: int, gso_size: int
+) -> None:
+    """Write the virtio-net header at ``at`` that leaves a checksum to the kernel, and segmentation with ``gso_size``.
+
+    Args:
+        header_at: where the TCP or UDP header is, behind ``at``.
+        header_len: its octets.
+    """
+    frame[at + vnet.VNET_FLAGS] = vnet.NEEDS_CSUM
+    frame[at + vnet.GSO_TYPE] = gso_type
+    store_u16(frame, at + vnet.HDR_LEN, header_at + header_len - vnet.VNET_LEN)
+    store_u16(frame, at + vnet.VNET_GSO_SIZE, gso_size)
+    store_u16(frame, at + vnet.CSUM_START, header_at - vnet.VNET_LEN)
+    store_u16(frame, at + vnet.CSUM_OFFSET, csum_offset)

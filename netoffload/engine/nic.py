@@ -19,34 +19,35 @@ Both directions write the flow table: a SYN from the wire says what its sender d
 from __future__ import annotations
 
 import secrets
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from netoffload.codec_specs import CodecId
-from netoffload.compiled.arrays import Int64Array, Uint8Array, Uint64Array
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.syscalls import MUTEX_WORDS, mutex_lock, mutex_unlock
 from netoffload.config import BOUND_K_DEFAULT, TOS_COMPRESS, TOS_MASK
 from netoffload.engine import lent, network, promises
-from netoffload.engine.authentication import Authenticator
-from netoffload.engine.block_view import find_block, is_ours, is_runt
-from netoffload.engine.blocks import EngineSettings, Room
+from netoffload.engine.authentication import make_mac_key
 from netoffload.engine.counters import Counter, make_counters
 from netoffload.engine.encapsulation import CURSOR_FIELDS, FRAME_AT, FRAME_LEN, HEADERS_LEN, unwrap
 from netoffload.engine.flows import NOT_FOUND, find, key_of, make_flows, reversed_key
-from netoffload.engine.lent import AGENDA_FIELDS, LOOK_AT_NS
 from netoffload.engine.pack import MAX_WIRE_FRAMES
 from netoffload.engine.receive import (
     HOST_SEGMENT_LEN,
     PENDING_FIELDS,
     continues,
+    find_block,
     finish,
+    is_ours,
+    is_runt,
     note_block,
     note_frame,
     sender_of,
     take,
 )
+from netoffload.engine.state import EngineSettings, NicState
 from netoffload.engine.transmit import RANDOM_WORDS, transmit
 from netoffload.wire import capability
 
@@ -62,59 +63,20 @@ TAKEN: Final = -1
 REFUSED: Final = -2
 """The frame is dropped and counted."""
 
-Keyed = tuple[Authenticator, Authenticator]
-"""The authenticators that sign and that check blocks, with the same key."""
-
-NO_KEY: Final = Authenticator(None)
-
 _FIRST: Final = 0
 _COUNT: Final = 1
 
 
-class NicState(NamedTuple):
-    """All that one NIC remembers, and the room that its calls work in; arrays, made once.
-
-    Attributes:
-        lock: a pthread mutex around ``flows``, uint64[MUTEX_WORDS].
-        random: int64[1 + RANDOM_WORDS]: how many words are used, then the random words for handshakes.
-        agenda: when to send lent octets, int64[AGENDA_FIELDS] of ``lent``.
-        questions: the slots whose sockets the caller is to ask, int64[QUESTIONS_LEN] of ``promises``.
-        spans: start and length of each wire frame of one segment, int64[MAX_WIRE_FRAMES, 2].
-        cursor: which block of a frame from the wire is next, int64[CURSOR_FIELDS].
-        headers: the headers of that frame, uint8[HEADERS_LEN].
-        pending: the segment that is being rebuilt, int64[PENDING_FIELDS].
-        rebuilt: uint8[REBUILT_ROWS, at least HOST_SEGMENT_LEN], segments for the host.
-        rebuilt_lens: their lengths, int64[REBUILT_ROWS].
-        rebuilt_rows: int64[2]: the first complete row, and how many are complete; the row behind is being rebuilt.
-    """
-
-    settings: EngineSettings
-    flows: Int64Array
-    counters: Int64Array
-    lock: Uint64Array
-    random: Int64Array
-    agenda: Int64Array
-    questions: Int64Array
-    spans: Int64Array
-    cursor: Int64Array
-    headers: Uint8Array
-    pending: Int64Array
-    rebuilt: Uint8Array
-    rebuilt_lens: Int64Array
-    rebuilt_rows: Int64Array
-
-
 def make_settings(
-    codec_id: int = CodecId.INCEPTIONN, bound_k: int = BOUND_K_DEFAULT, mtu: int = 1500, key: Keyed | None = None
+    codec_id: int = CodecId.INCEPTIONN, bound_k: int = BOUND_K_DEFAULT, mtu: int = 1500, key: bytes | None = None
 ) -> EngineSettings:
     """Return settings: coalesced blocks in IPComp for segments of ToS 0x28, whatever their ports and sockets.
 
     ``_replace`` changes the rest.
 
     Args:
-        key: signs and checks blocks; the caller closes both authenticators after the NIC's last call. None: no MAC.
+        key: 32 octets, with which blocks are signed and checked; None: no MAC.
     """
-    signer, checker = (NO_KEY, NO_KEY) if key is None else key
     return EngineSettings(
         codec_id=int(codec_id),
         bound_k=bound_k,
@@ -127,8 +89,7 @@ def make_settings(
         ports=np.zeros((0, 2), np.int64),
         trust=1,
         ways=capability.TAKES_UDP | (capability.WANTS_MAC if key else 0),
-        tx_mac=signer.words,
-        rx_mac=checker.words,
+        mac_key=make_mac_key(key),
     )
 
 
@@ -150,7 +111,7 @@ def make_state(
         counters=make_counters(),
         lock=np.zeros(MUTEX_WORDS, np.uint64),
         random=_draw_random() if random is None else random,
-        agenda=_make_agenda(),
+        agenda=lent.make_agenda(),
         questions=np.zeros(promises.QUESTIONS_LEN, np.int64),
         spans=np.zeros((MAX_WIRE_FRAMES, 2), np.int64),
         cursor=np.zeros(CURSOR_FIELDS, np.int64),
@@ -160,13 +121,6 @@ def make_state(
         rebuilt_lens=np.zeros(REBUILT_ROWS, np.int64),
         rebuilt_rows=np.zeros(2, np.int64),
     )
-
-
-def _make_agenda() -> Int64Array:
-    """Return an agenda that begins with a look: the table may come from an earlier process, with lent octets in it."""
-    agenda = np.zeros(AGENDA_FIELDS, np.int64)
-    agenda[LOOK_AT_NS] = 1
-    return agenda
 
 
 def _draw_random() -> Int64Array:
@@ -183,9 +137,8 @@ def from_host(nic: NicState, frame: Uint8Array, length: int, now_ns: int, wire: 
         nic: :class:`NicState`; its ``spans`` say where the wire frames are.
         frame: uint8, virtio-net header and frame; ``FORWARD``: it crosses, as it lies here.
     """
-    room = Room(wire, nic.spans, nic.random, nic.agenda, nic.questions)
     mutex_lock(nic.lock.ctypes.data)
-    frames = transmit(nic.settings, frame, length, now_ns, nic.flows, nic.counters, room)
+    frames = transmit(nic, frame, length, now_ns, wire)
     mutex_unlock(nic.lock.ctypes.data)
     return frames
 
@@ -193,13 +146,13 @@ def from_host(nic: NicState, frame: Uint8Array, length: int, now_ns: int, wire: 
 @inline_kernel
 def is_due(nic: NicState, now_ns: int) -> bool:
     """Whether :func:`from_clock` may have something to send."""
-    return 0 < nic.agenda[LOOK_AT_NS] <= now_ns
+    return 0 < nic.agenda[lent.LOOK_AT_NS] <= now_ns
 
 
 @inline_kernel
 def wait_ns(nic: NicState, now_ns: int) -> int:
     """Return for how long nothing becomes due, at least 0; -1: nothing becomes due until the host sends a frame."""
-    return max(nic.agenda[LOOK_AT_NS] - now_ns, 0) if nic.agenda[LOOK_AT_NS] else -1
+    return max(nic.agenda[lent.LOOK_AT_NS] - now_ns, 0) if nic.agenda[lent.LOOK_AT_NS] else -1
 
 
 @kernel
@@ -213,7 +166,7 @@ def from_clock(nic: NicState, now_ns: int, wire: Uint8Array) -> int:
     slot = lent.find_due(nic.agenda, nic.flows, now_ns)
     if slot != NOT_FOUND:
         nic.spans[0, 0] = 0
-        nic.spans[0, 1] = lent.send(nic.flows, slot, now_ns, nic.counters, wire)
+        nic.spans[0, 1] = lent.send(nic.flows[slot], now_ns, nic.counters, wire)
     mutex_unlock(nic.lock.ctypes.data)
     return int(slot != NOT_FOUND)
 
@@ -228,7 +181,7 @@ def release_lent(nic: NicState) -> None:
 
 @inline_kernel
 def count_questions(nic: NicState) -> int:
-    """Return about how many connections the caller must ask the host's kernel before the next :func:`from_host`."""
+    """Return how many connections the caller must ask the host's kernel about before the next :func:`from_host`."""
     return nic.questions[0]
 
 
@@ -240,14 +193,8 @@ def slot_in_question(nic: NicState, index: int) -> int:
 
 @inline_kernel
 def answer(nic: NicState, index: int, tos: int) -> None:
-    """Answer a question by the ToS or traffic class of the connection's socket; -1 where there is no such socket."""
-    promises.answer(nic.settings, nic.flows, slot_in_question(nic, index), tos)
-
-
-@inline_kernel
-def forget_question(nic: NicState, index: int) -> None:
-    """Note that the kernel could not be asked."""
-    promises.forget_question(nic.flows, slot_in_question(nic, index))
+    """Answer a question by the ToS or traffic class of the connection's socket, or by ``promises.ANSWER_...``."""
+    promises.answer(nic.settings, nic.flows[slot_in_question(nic, index)], tos)
 
 
 @inline_kernel
@@ -293,32 +240,33 @@ def from_wire(nic: NicState, frame: Uint8Array, length: int, now_ns: int) -> int
     Args:
         frame: uint8 with DECODE_SLACK octets of room behind it; a frame that crosses is left here, perhaps changed.
     """
-    flows, counters, ip_len = nic.flows, nic.counters, network.find_ip_len(frame, length)
+    ip_len = network.find_ip_len(frame, length)
     if not is_ours(frame, length, ip_len):
         slot = NOT_FOUND
         if network.is_tcp(frame, length, ip_len):
-            slot = find(flows, reversed_key(key_of(frame, ip_len, network.IP_AT + ip_len)))
+            slot = find(nic.flows, reversed_key(key_of(frame, ip_len, network.IP_AT + ip_len)))
         mutex_lock(nic.lock.ctypes.data)
-        left = note_frame(nic.settings.ways, frame, length, ip_len, slot, now_ns, flows, counters)
+        left = note_frame(nic, frame, length, ip_len, slot, now_ns)
         mutex_unlock(nic.lock.ctypes.data)
         if left < 0:
             return TAKEN
         flush(nic)
         return left
     if is_runt(frame, length, ip_len):
-        counters[Counter.DROP_RUNT] += 1
+        nic.counters[Counter.DROP_RUNT] += 1
         return REFUSED
     block = find_block(frame, ip_len)
-    slot = sender_of(nic.settings.rx_mac, frame, block, flows, counters)
+    slot = sender_of(nic, frame, block)
     if slot == NOT_FOUND:
         return REFUSED
+    flow = nic.flows[slot]
     mutex_lock(nic.lock.ctypes.data)
-    note_block(frame, block, slot, now_ns, flows, counters)
+    note_block(nic, frame, block, flow, now_ns)
     mutex_unlock(nic.lock.ctypes.data)
     if not continues(frame, block, nic.pending, nic.rebuilt[row_of(nic, count_rebuilt(nic))]):
         flush(nic)
     host = nic.rebuilt[row_of(nic, count_rebuilt(nic))]
-    if take(frame, block, slot, flows, counters, nic.pending, host):
+    if take(nic, frame, block, flow, host):
         flush(nic)
     return TAKEN
 

@@ -11,32 +11,16 @@ An orphan's slot gives way to every connection with a handshake.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.fields import put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import copy_octets
-from netoffload.engine import flows as flow_table
-from netoffload.engine import plain
-from netoffload.engine.blocks import Segment
-from netoffload.engine.flows import (
-    CLOSED,
-    LAST_SEEN_NS,
-    LENT_LEN,
-    NEXT_SEQ,
-    NOT_FOUND,
-    ORPHAN,
-    RETRIES,
-    RETRY_NS,
-    STATE,
-    UNA,
-)
-from netoffload.engine.sequence import advance, distance, is_before
+from netoffload.engine import flows, plain
+from netoffload.engine.flows import Flow, FlowKey, FlowTable
+from netoffload.engine.segment import Segment, advance, distance, is_before
 from netoffload.wire import tcp
-
-if TYPE_CHECKING:
-    from netoffload.engine.flows import FlowKey, FlowTable
 
 RETRIES_MAX: Final = 4
 SPACING_NS: Final = 100_000_000
@@ -46,48 +30,48 @@ _LENT_MAX: Final = 3
 
 
 @inline_kernel
-def adopt(flows: FlowTable, key: FlowKey, segment: Segment, now_ns: int) -> None:
+def adopt(table: FlowTable, key: FlowKey, segment: Segment, now_ns: int) -> None:
     """Keep a slot for the connection of a segment that no slot knows, if there is one to have."""
-    slot = flow_table.make_slot(flows, key, now_ns)
-    if slot != NOT_FOUND:
-        flow_table.begin(flows, slot, advance(segment.seq, -1))
-        flows[slot, STATE] = ORPHAN
+    slot = flows.make_slot(table, key, now_ns)
+    if slot != flows.NOT_FOUND:
+        flows.begin(table[slot], advance(segment.seq, -1))
+        table[slot, flows.STATE] = flows.ORPHAN
 
 
 @inline_kernel
-def hear(flows: FlowTable, slot: int, ack: int) -> None:
+def hear(flow: Flow, ack: int) -> None:
     """Take an acknowledgement of the peer; ``LENT_LEN`` says how many octets it lacks before the host's oldest one."""
-    missing = distance(ack, flows[slot, UNA])
+    missing = distance(ack, flow[flows.UNA])
     if missing <= 0:
-        flows[slot, UNA] = ack
-        flows[slot, RETRIES] = 0
-    flows[slot, LENT_LEN] = missing if 0 < missing <= _LENT_MAX else 0
+        flow[flows.UNA] = ack
+        flow[flows.RETRIES] = 0
+    flow[flows.LENT_LEN] = missing if 0 < missing <= _LENT_MAX else 0
 
 
 @inline_kernel
-def is_stuck(segment: Segment, now_ns: int, flows: FlowTable, slot: int) -> bool:
+def is_stuck(segment: Segment, now_ns: int, flow: Flow) -> bool:
     """Note a segment of the host; return whether octets before it are gone for good."""
-    flows[slot, LAST_SEEN_NS] = now_ns
+    flow[flows.LAST_SEEN_NS] = now_ns
     if segment.flags & tcp.RST:
-        flows[slot, STATE] = CLOSED
-    if is_before(segment.seq, flows[slot, UNA]):
-        flows[slot, UNA] = segment.seq
-        flows[slot, RETRIES] = flows[slot, LENT_LEN] = 0
+        flow[flows.STATE] = flows.CLOSED
+    if is_before(segment.seq, flow[flows.UNA]):
+        flow[flows.UNA] = segment.seq
+        flow[flows.RETRIES] = flow[flows.LENT_LEN] = 0
     end_seq = advance(segment.seq, segment.payload_len)
-    if is_before(flows[slot, NEXT_SEQ], end_seq):
-        flows[slot, NEXT_SEQ] = end_seq
-    is_again = segment.seq == flows[slot, UNA] and segment.payload_len > 0
-    if is_again and flows[slot, LENT_LEN] and now_ns - flows[slot, RETRY_NS] >= SPACING_NS:
-        flows[slot, RETRY_NS] = now_ns
-        flows[slot, RETRIES] += 1
-    return flows[slot, RETRIES] > RETRIES_MAX
+    if is_before(flow[flows.NEXT_SEQ], end_seq):
+        flow[flows.NEXT_SEQ] = end_seq
+    is_again = segment.seq == flow[flows.UNA] and segment.payload_len > 0
+    if is_again and flow[flows.LENT_LEN] and now_ns - flow[flows.RETRY_NS] >= SPACING_NS:
+        flow[flows.RETRY_NS] = now_ns
+        flow[flows.RETRIES] += 1
+    return flow[flows.RETRIES] > RETRIES_MAX
 
 
 @inline_kernel
-def reset(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int, target: Uint8Array) -> int:
+def reset(frame: Uint8Array, segment: Segment, flow: Flow, target: Uint8Array) -> int:
     """Write an RST for the peer of a stuck connection into ``target``; return its length."""
-    flows[slot, STATE] = CLOSED
-    seq = advance(flows[slot, UNA], -flows[slot, LENT_LEN])
+    flow[flows.STATE] = flows.CLOSED
+    seq = advance(flow[flows.UNA], -flow[flows.LENT_LEN])
     copy_octets(frame, 0, target, 0, segment.payload_at)
     put_be32(target, segment.tcp_at + tcp.SEQ, seq)
     flags = tcp.RST | tcp.ACK_FLAG

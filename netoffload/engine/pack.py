@@ -8,27 +8,26 @@ only itself. Where the blocks together are not smaller than the raw frames, the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
-from netoffload.codec.kernels import ENCODE_SLACK, codec_for
-from netoffload.compiled.arrays import Int64Array, Uint8Array
+from netoffload.codec.kernels import ENCODE_SLACK, LANES, codec_for, encode_fit
+from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
+from netoffload.compiled.fields import put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
-from netoffload.engine import flows as flow_table
-from netoffload.engine import path
-from netoffload.engine.authentication import is_on
-from netoffload.engine.blocks import Piece, Sending, emit_block
+from netoffload.compiled.octets import copy_octets, u8
+from netoffload.engine import flows, network, path
+from netoffload.engine.authentication import is_on, put_mac
 from netoffload.engine.counters import Counter
-from netoffload.engine.encapsulation import wrap
-from netoffload.engine.sequence import advance
-from netoffload.wire import offload, vnet
+from netoffload.engine.encapsulation import bundle, wrap
+from netoffload.engine.flows import Flow
+from netoffload.engine.network import IP_AT
+from netoffload.engine.segment import Segment, advance
+from netoffload.engine.state import EngineSettings, NicState
+from netoffload.engine.sums import crc32c
+from netoffload.wire import offload, tcp, vnet
 from netoffload.wire.capability import TAKES_UDP
 from netoffload.wire.encapsulation import DATAGRAM_OVERHEAD
 from netoffload.wire.ethernet import ETHERNET_LEN
-
-if TYPE_CHECKING:
-    from netoffload.engine.blocks import EngineSettings, Room, Segment
-    from netoffload.engine.counters import Counters
-    from netoffload.engine.flows import FlowTable
 
 MAX_WIRE_FRAMES: Final = 256
 """The most frames that one segment may become; a segment that needs more (an MSS below 256 octets) leaves plain.
@@ -45,44 +44,69 @@ BLOCKS_ROOM: Final = 4 * 65536 + MTU_MAX + MAX_WIRE_FRAMES * (CACHE_LINE + ENCOD
 64 KiB and a header of at most 146 octets per block. One more frame, alignment and slack come on top."""
 
 
+class Sending(NamedTuple):
+    """How blocks of one connection travel.
+
+    Attributes:
+        codec_id: codec of the blocks, with the values of the NIC's own codec.
+        datagram_max: octets of a frame of IPComp at most, from the network header on.
+        nonce: what the peer expects in the CRC.
+        mac_len: octets of the MAC behind every block, 0 or 16.
+    """
+
+    codec_id: int
+    datagram_max: int
+    in_udp: int
+    nonce: int
+    mac_len: int
+
+
+class Piece(NamedTuple):
+    """The part of a segment's payload that one block is made from.
+
+    Attributes:
+        done: octets of the payload before this part.
+        octets: the most octets that the block may hold, whole floats.
+        number: the block's number in its segment, from 0.
+    """
+
+    done: int
+    octets: int
+    number: int
+
+
 @inline_kernel
-def find_sending(
-    settings: EngineSettings, segment: Segment, now_ns: int, flows: FlowTable, slot: int, is_small: bool
-) -> Sending:
-    """Return how blocks of a connection travel (``blocks.Sending``); ``is_small``: in datagrams that any path takes."""
-    in_udp = int(settings.in_udp and flows[slot, flow_table.PEER_WAYS] & TAKES_UDP)
-    longest = path.datagram_max(flows, slot, min(settings.mtu[0], MTU_MAX), now_ns)
+def _find_sending(settings: EngineSettings, segment: Segment, now_ns: int, flow: Flow, is_small: bool) -> Sending:
+    in_udp = int(settings.in_udp and flow[flows.PEER_WAYS] & TAKES_UDP)
+    longest = path.datagram_max(flow, min(settings.mtu[0], MTU_MAX), now_ns)
     if is_small and not settings.per_segment:
         longest = min(longest, path.SMALL)
     if segment.gso_size:
         # No frame is larger than the host's own segments: TCP knows what the peer and the path can take.
         longest = min(longest, segment.payload_at - vnet.VNET_LEN - ETHERNET_LEN + segment.gso_size)
-    mac_len = offload.MAC_LEN if is_on(settings.tx_mac) else 0
-    nonce = flows[slot, flow_table.PEER_NONCE]
-    codec_id = codec_for(settings.codec_id, flows[slot, flow_table.PEER_CODECS])
-    return Sending(codec_id, longest - (DATAGRAM_OVERHEAD if in_udp else 0), in_udp, nonce, mac_len)
+    mac_len = offload.MAC_LEN if is_on(settings.mac_key) else 0
+    codec_id = codec_for(settings.codec_id, flow[flows.PEER_CODECS])
+    datagram_max = longest - (DATAGRAM_OVERHEAD if in_udp else 0)
+    return Sending(codec_id, datagram_max, in_udp, flow[flows.PEER_NONCE], mac_len)
 
 
 @inline_kernel
 def pack(
-    settings: EngineSettings,
-    sending: Sending,
-    frame: Uint8Array,
-    segment: Segment,
-    flows: FlowTable,
-    slot: int,
-    counters: Counters,
-    room: Room,
+    nic: NicState, frame: Uint8Array, segment: Segment, flow: Flow, now_ns: int, is_small: bool, wire: Uint8Array
 ) -> int:
     """Fill wire frames with the segment's blocks; return how many, or 0 if the segment should leave plain.
 
     Args:
         frame: uint8, with the segment, whose payload is whole floats.
-        room: ``blocks.Room``: wire frames and where each one is.
+        is_small: in datagrams that any path takes.
+        wire: uint8[BLOCKS_ROOM] for the wire frames, each with its own virtio-net header.
     """
+    settings, counters, spans = nic.settings, nic.counters, nic.spans
+    sending = _find_sending(settings, segment, now_ns, flow, is_small)
     payload_len, gso_size = segment.payload_len, segment.gso_size
     pieces = (payload_len + gso_size - 1) // gso_size if gso_size else 1
-    raw_len = payload_len + pieces * (segment.payload_at - vnet.VNET_LEN)
+    header_len = segment.payload_at - vnet.VNET_LEN
+    raw_len = payload_len + pieces * header_len
     before = DATAGRAM_OVERHEAD if sending.in_udp else 0
     classes = counters[Counter.TX_CLASS_0 : Counter.TX_CLASS_32 + 1]
     before0, before8, before16, before32 = classes[0], classes[1], classes[2], classes[3]
@@ -91,9 +115,9 @@ def pack(
         left = payload_len - done
         octets = min(gso_size, left) if settings.per_segment and gso_size else left
         piece = Piece(done, octets, blocks)
-        taken, span = emit_block(settings, sending, frame, segment, piece, classes, room.wire, wire_at + before)
+        taken, span = _emit_block(settings, sending, frame, segment, piece, classes, wire, wire_at + before)
         if sending.in_udp:
-            span = wrap(frame, segment, room.wire, wire_at, span, blocks)
+            span = wrap(frame, segment, wire, wire_at, span, blocks)
         wire_len += span - vnet.VNET_LEN
         if (
             taken == 0
@@ -104,39 +128,132 @@ def pack(
             # The floats leave plain, so they are not counted as compressed.
             classes[0], classes[1], classes[2], classes[3] = before0, before8, before16, before32
             return 0
-        path.watch(flows, slot, advance(segment.seq, done), taken, span - vnet.VNET_LEN - ETHERNET_LEN)
-        room.spans[blocks, 0] = wire_at
-        room.spans[blocks, 1] = span
+        path.watch(flow, advance(segment.seq, done), taken, span - vnet.VNET_LEN - ETHERNET_LEN)
+        spans[blocks, 0] = wire_at
+        spans[blocks, 1] = span
         blocks += 1
         wire_at += (span + CACHE_LINE - 1) & ~(CACHE_LINE - 1)
         done += taken
+    payload_octets = wire_len - blocks * (header_len + offload.OVERHEAD + sending.mac_len + before)
+    counters[Counter.TX_SEGMENTS] += 1
+    counters[Counter.TX_RAW_OCTETS] += payload_len
+    counters[Counter.TX_PAYLOAD_OCTETS] += payload_octets
+    counters[Counter.TX_BLOCKS] += blocks
+    flow[flows.SEGMENTS] += 1
+    flow[flows.RAW_OCTETS] += payload_len
+    flow[flows.PAYLOAD_OCTETS] += payload_octets
+    flow[flows.WIRE_OCTETS] += wire_len
+    flow[flows.BLOCKS] += blocks
+    if sending.in_udp and settings.bundles:
+        flow[flows.WIRE_OCTETS] += max(bundle(wire, spans, blocks, segment.ip_len), 0)
     return blocks
 
 
 @inline_kernel
-def account(
-    segment: Segment,
+def proof_of(nonce: int, seq: int) -> int:
+    """Return 16 bits that only the path of a connection can know, for the unused checksum of a block's TCP header.
+
+    A router's error about the block quotes them (``router_errors``).
+
+    Args:
+        nonce: what the connection's handshake brought from the peer, 32 bits.
+        seq: sequence number of the block's first octet; only its low 32 bits count.
+    """
+    return (((seq ^ nonce) & 0xFFFFFFFF) * 0x1E3779B1 >> 16) & 0xFFFF
+
+
+@inline_kernel
+def _emit_block(
+    settings: EngineSettings,
     sending: Sending,
-    flows: FlowTable,
-    slot: int,
-    counters: Counters,
-    spans: Int64Array,
-    blocks: int,
-) -> None:
-    """Count one compressed segment, for the NIC and for its connection."""
-    raw_octets = segment.payload_len
-    wire_octets = 0
-    for block in range(blocks):
-        wire_octets += spans[block, 1] - vnet.VNET_LEN
-    headers_len = segment.payload_at - vnet.VNET_LEN + offload.OVERHEAD + sending.mac_len
-    headers_len += DATAGRAM_OVERHEAD if sending.in_udp else 0
-    payload_octets = wire_octets - blocks * headers_len
-    counters[Counter.TX_SEGMENTS] += 1
-    counters[Counter.TX_RAW_OCTETS] += raw_octets
-    counters[Counter.TX_PAYLOAD_OCTETS] += payload_octets
-    counters[Counter.TX_BLOCKS] += blocks
-    flows[slot, flow_table.SEGMENTS] += 1
-    flows[slot, flow_table.RAW_OCTETS] += raw_octets
-    flows[slot, flow_table.PAYLOAD_OCTETS] += payload_octets
-    flows[slot, flow_table.WIRE_OCTETS] += wire_octets
-    flows[slot, flow_table.BLOCKS] += blocks
+    frame: Uint8Array,
+    segment: Segment,
+    piece: Piece,
+    classes: Int64Array,
+    wire: Uint8Array,
+    wire_at: int,
+) -> tuple[int, int]:
+    """Write one frame of IPComp at ``wire_at``; return its payload octets, and the frame's length.
+
+    ``classes``, int64[4], counts its floats.
+    """
+    ip_len = segment.ip_len
+    tcp_len = segment.payload_at - segment.tcp_at
+    comp_at = wire_at + segment.tcp_at
+    header_at = comp_at + offload.TCP_HEADER
+    capacity = sending.datagram_max - ip_len - offload.OVERHEAD - tcp_len - sending.mac_len
+    half_count, half_len, floats, bursts_len = _encode_halves(
+        sending.codec_id,
+        settings.bound_k,
+        frame,
+        segment.payload_at + piece.done,
+        piece.octets // 4,
+        Stretch(wire, header_at + tcp_len, capacity),
+        classes,
+    )
+    taken = 4 * floats
+    block_len = offload.OVERHEAD + tcp_len + bursts_len
+
+    copy_octets(frame, vnet.VNET_LEN, wire, wire_at + vnet.VNET_LEN, segment.tcp_at - vnet.VNET_LEN)
+    for octet in range(vnet.VNET_LEN):
+        wire[wire_at + octet] = 0
+    datagram_len = ip_len + block_len + sending.mac_len
+    network.put_datagram(wire, wire_at + IP_AT, ip_len, datagram_len, piece.number, offload.PROTO_IPCOMP)
+
+    copy_octets(frame, segment.tcp_at, wire, header_at, tcp_len)
+    put_be32(wire, header_at + tcp.SEQ, segment.seq + piece.done)
+    put_be16(wire, header_at + tcp.CHECKSUM, proof_of(sending.nonce, segment.seq + piece.done))
+    if piece.done + taken < segment.payload_len:
+        wire[header_at + tcp.FLAGS] = u8(wire, header_at + tcp.FLAGS) & ~(tcp.FIN | tcp.PSH)
+
+    wire[comp_at + offload.NEXT_HEADER] = offload.IPCOMP_NEXT_TCP
+    wire[comp_at + offload.IPCOMP_FLAGS] = 0
+    put_be16(wire, comp_at + offload.CPI, offload.CPI_OFFLOAD)
+    wire[comp_at + offload.VERSION_CODEC] = offload.BLOCK_VERSION << 4 | sending.codec_id
+    wire[comp_at + offload.BOUND_K] = settings.bound_k
+    wire[comp_at + offload.HEAD_TAIL] = 0
+    wire[comp_at + offload.FLAGS] = offload.HAS_MAC if sending.mac_len else 0
+    put_be16(wire, comp_at + offload.PAYLOAD_LEN, taken)
+    put_be16(wire, comp_at + offload.GSO_SIZE, segment.gso_size)
+    put_be16(wire, comp_at + offload.HALF_BURSTS, half_count // LANES)
+    put_be16(wire, comp_at + offload.HALF_LEN, half_len)
+    put_be32(wire, comp_at + offload.CRC, block_crc(wire, comp_at, ip_len, block_len) ^ sending.nonce)
+    if sending.mac_len:
+        addresses_len = network.addresses_len(ip_len)
+        put_mac(settings.mac_key, wire, comp_at - addresses_len, addresses_len + block_len, comp_at + block_len)
+    return taken, segment.tcp_at + block_len + sending.mac_len
+
+
+@inline_kernel
+def _encode_halves(
+    codec_id: int,
+    bound_k: int,
+    frame: Uint8Array,
+    source_at: int,
+    floats: int,
+    room: Stretch,
+    classes: Int64Array,
+) -> tuple[int, int, int, int]:
+    """Encode as many floats as fit; return floats and octets of the first half, then floats and octets of the whole.
+
+    The first half ends where half the floats are encoded or half the room is full. If the room ends the block, that is
+    the middle of its octets; otherwise it is the middle of its floats.
+    """
+    wire, at, capacity = room.octets, room.at, room.length
+    half = floats // 2 // LANES * LANES
+    half_count, half_len = encode_fit(codec_id, frame, source_at, half, bound_k, wire, at, capacity // 2, classes)
+    source_at, left, at, capacity = source_at + 4 * half_count, floats - half_count, at + half_len, capacity - half_len
+    rest, rest_len = encode_fit(codec_id, frame, source_at, left, bound_k, wire, at, capacity, classes)
+    return half_count, half_len, half_count + rest, half_len + rest_len
+
+
+@inline_kernel
+def block_crc(octets: Uint8Array, comp_at: int, ip_len: int, block_len: int) -> int:
+    """Return the CRC of the block at ``comp_at``; its CRC field is overwritten.
+
+    While the CRC is computed, its field holds protocol and length. The addresses end where the block starts, so the
+    pseudo-header and the block are one run of octets.
+    """
+    put_be32(octets, comp_at + offload.CRC, offload.PROTO_IPCOMP << 16 | block_len)
+    addresses_len = network.addresses_len(ip_len)
+    return crc32c(octets, comp_at - addresses_len, addresses_len + block_len, 0)

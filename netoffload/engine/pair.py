@@ -25,10 +25,10 @@ from netoffload.codec.bursts import DECODE_SLACK
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
 from netoffload.config import BOUND_K_DEFAULT, TOS_COMPRESS
 from netoffload.engine import nic as engine
-from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.counters import as_dict
 from netoffload.engine.encapsulation import is_bundle
 from netoffload.engine.flow_report import as_dicts
+from netoffload.engine.state import EngineSettings
 from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
 from netoffload.wire import ethernet, ipv4, tcp, vnet
 
@@ -171,11 +171,7 @@ class Stream:
 
 
 def tcp_payload(frame: bytes) -> bytes:
-    """Return the payload of a frame with virtio-net header, TCP over IPv4.
-
-    Raises:
-        FormatError: the frame is not TCP over IPv4.
-    """
+    """Return the payload of a frame with virtio-net header, TCP over IPv4."""
     _, inner = vnet.parse_vnet(frame)
     _, datagram = ethernet.parse_ethernet(inner)
     _, segment = ipv4.parse_ipv4(datagram)

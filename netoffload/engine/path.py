@@ -11,27 +11,13 @@ A limit ends after ten minutes, as Linux forgets the MTU of a path (``ip-sysctl`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from netoffload.compiled.jit import inline_kernel
-from netoffload.engine.counters import Counter
-from netoffload.engine.flows import (
-    DATAGRAM_MAX,
-    DATAGRAM_MAX_UNTIL_NS,
-    FAILED_LEN,
-    LARGE_END,
-    LARGE_FAILS,
-    LARGE_LEN,
-    LARGE_SEQ,
-    LARGE_UNA,
-    UNA,
-)
-from netoffload.engine.sequence import advance, is_before
-
-if TYPE_CHECKING:
-    from netoffload.engine.blocks import Segment
-    from netoffload.engine.counters import Counters
-    from netoffload.engine.flows import FlowTable
+from netoffload.engine import flows
+from netoffload.engine.counters import Counter, Counters
+from netoffload.engine.flows import Flow
+from netoffload.engine.segment import Segment, advance, is_before
 
 SMALL: Final = 576
 """Every IPv4 path takes datagrams of this length (RFC 791, 3.2), so no limit is lower."""
@@ -42,57 +28,57 @@ EXPIRES_NS: Final = 600 * 1_000_000_000
 
 
 @inline_kernel
-def datagram_max(flows: FlowTable, slot: int, mtu: int, now_ns: int) -> int:
+def datagram_max(flow: Flow, mtu: int, now_ns: int) -> int:
     """Return the length of the largest datagram to send on a connection over a wire with this MTU."""
-    if flows[slot, DATAGRAM_MAX] and now_ns > flows[slot, DATAGRAM_MAX_UNTIL_NS]:
-        flows[slot, DATAGRAM_MAX] = 0
-    return min(mtu, flows[slot, DATAGRAM_MAX]) if flows[slot, DATAGRAM_MAX] else mtu
+    if flow[flows.DATAGRAM_MAX] and now_ns > flow[flows.DATAGRAM_MAX_UNTIL_NS]:
+        flow[flows.DATAGRAM_MAX] = 0
+    return min(mtu, flow[flows.DATAGRAM_MAX]) if flow[flows.DATAGRAM_MAX] else mtu
 
 
 @inline_kernel
-def limit(flows: FlowTable, slot: int, datagram_len: int, now_ns: int) -> None:
+def limit(flow: Flow, datagram_len: int, now_ns: int) -> None:
     """Limit the datagrams of a connection for ten minutes."""
-    flows[slot, DATAGRAM_MAX] = max(datagram_len, SMALL)
-    flows[slot, DATAGRAM_MAX_UNTIL_NS] = now_ns + EXPIRES_NS
+    flow[flows.DATAGRAM_MAX] = max(datagram_len, SMALL)
+    flow[flows.DATAGRAM_MAX_UNTIL_NS] = now_ns + EXPIRES_NS
 
 
 @inline_kernel
-def note_again(flows: FlowTable, slot: int, segment: Segment, now_ns: int, counters: Counters) -> None:
+def note_again(flow: Flow, segment: Segment, now_ns: int, counters: Counters) -> None:
     """Note that a segment is sent again: the watched block may have been made from it."""
-    if flows[slot, LARGE_LEN] == 0 or not is_before(segment.seq, flows[slot, LARGE_END]):
+    if flow[flows.LARGE_LEN] == 0 or not is_before(segment.seq, flow[flows.LARGE_END]):
         return
-    if not is_before(flows[slot, LARGE_SEQ], advance(segment.seq, segment.payload_len)):
+    if not is_before(flow[flows.LARGE_SEQ], advance(segment.seq, segment.payload_len)):
         return
-    failed_len = flows[slot, LARGE_LEN]
-    flows[slot, LARGE_LEN] = 0
-    if flows[slot, LARGE_FAILS] and flows[slot, UNA] == flows[slot, LARGE_UNA]:
+    failed_len = flow[flows.LARGE_LEN]
+    flow[flows.LARGE_LEN] = 0
+    if flow[flows.LARGE_FAILS] and flow[flows.UNA] == flow[flows.LARGE_UNA]:
         return  # the peer acknowledges nothing, so the length is not the reason
-    flows[slot, LARGE_UNA] = flows[slot, UNA]
-    flows[slot, FAILED_LEN] = failed_len
-    flows[slot, LARGE_FAILS] += 1
-    if flows[slot, LARGE_FAILS] < FAILS_MAX:
+    flow[flows.LARGE_UNA] = flow[flows.UNA]
+    flow[flows.FAILED_LEN] = failed_len
+    flow[flows.LARGE_FAILS] += 1
+    if flow[flows.LARGE_FAILS] < FAILS_MAX:
         return
-    flows[slot, LARGE_FAILS] = 0
+    flow[flows.LARGE_FAILS] = 0
     for step in STEPS:
         if step < failed_len:
-            limit(flows, slot, step, now_ns)
+            limit(flow, step, now_ns)
             counters[Counter.TX_PATH_LIMITS] += 1
             return
 
 
 @inline_kernel
-def watch(flows: FlowTable, slot: int, seq: int, octets: int, datagram_len: int) -> None:
+def watch(flow: Flow, seq: int, octets: int, datagram_len: int) -> None:
     """Watch the block with ``octets`` of the stream from ``seq`` on, unless another one is watched."""
-    if flows[slot, LARGE_LEN] == 0 and datagram_len > SMALL:
-        flows[slot, LARGE_LEN] = datagram_len
-        flows[slot, LARGE_SEQ] = seq
-        flows[slot, LARGE_END] = advance(seq, octets)
+    if flow[flows.LARGE_LEN] == 0 and datagram_len > SMALL:
+        flow[flows.LARGE_LEN] = datagram_len
+        flow[flows.LARGE_SEQ] = seq
+        flow[flows.LARGE_END] = advance(seq, octets)
 
 
 @inline_kernel
-def note_progress(flows: FlowTable, slot: int) -> None:
+def note_progress(flow: Flow) -> None:
     """Note that the peer has acknowledged something, perhaps the watched block."""
-    if flows[slot, LARGE_LEN] and not is_before(flows[slot, UNA], flows[slot, LARGE_END]):
-        if flows[slot, LARGE_LEN] >= flows[slot, FAILED_LEN]:
-            flows[slot, LARGE_FAILS] = 0
-        flows[slot, LARGE_LEN] = 0
+    if flow[flows.LARGE_LEN] and not is_before(flow[flows.UNA], flow[flows.LARGE_END]):
+        if flow[flows.LARGE_LEN] >= flow[flows.FAILED_LEN]:
+            flow[flows.LARGE_FAILS] = 0
+        flow[flows.LARGE_LEN] = 0

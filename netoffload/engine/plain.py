@@ -3,32 +3,27 @@
 A segment leaves plain if its blocks would not be smaller, if its connection is on probation, or if it carries a flag
 that no block may have. A receiver gets the same floats as from a block (``forms``).
 
-A payload may be changed only if its checksum is right, or still to be filled in: :func:`has_right_sum` looks before
-anything else is done. After a change the checksum is marked as still to be filled in (``NEEDS_CSUM``).
+A payload may be changed only if its checksum is right, or still to be filled in (``segment.has_right_sum``). After a
+change the checksum is marked as still to be filled in (``NEEDS_CSUM``).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from netoffload.codec.kernels import MALFORMED, decode, encode_fit
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import copy_octets, load_u16, store_u16, u8
-from netoffload.engine import forms, network
-from netoffload.engine.blocks import Segment
-from netoffload.engine.counters import Counter
-from netoffload.engine.flows import EXACT_FROM, FORM, PEER_CODECS, PEER_ISN, ROUNDED_FROM, WINDOW_SHIFT
+from netoffload.compiled.octets import copy_octets, u8
+from netoffload.engine import flows, forms, network
+from netoffload.engine.counters import Counter, Counters
+from netoffload.engine.flows import Flow
+from netoffload.engine.forms import Fit
 from netoffload.engine.network import IP_AT
-from netoffload.engine.sequence import advance, distance
+from netoffload.engine.segment import Segment, advance, distance, replace_u16
+from netoffload.engine.state import EngineSettings
 from netoffload.wire import tcp, vnet
-
-if TYPE_CHECKING:
-    from netoffload.engine.blocks import EngineSettings
-    from netoffload.engine.counters import Counters
-    from netoffload.engine.flows import FlowTable
-    from netoffload.engine.forms import Fit
 
 _FLOATS: Final = 1024
 """Floats that are rounded at a time; a multiple of a burst."""
@@ -38,14 +33,6 @@ _DECODED_AT: Final = 3 * 4 * _FLOATS // 2
 
 GSO_SIZE_MIN: Final = 64
 """A frame of one segment is cut only into segments of at least this length."""
-
-
-@inline_kernel
-def has_right_sum(frame: Uint8Array, ip_len: int) -> bool:
-    """Whether the checksum of a TCP segment is right, was checked by the device, or is still to be filled in."""
-    if u8(frame, vnet.VNET_FLAGS) & (vnet.NEEDS_CSUM | vnet.DATA_VALID):
-        return True
-    return network.is_tcp_summed_right(frame, ip_len, network.get_datagram_len(frame, ip_len) - ip_len)
 
 
 @inline_kernel
@@ -95,47 +82,42 @@ def fit_path(segment: Segment, most: int) -> Segment:
 
 @inline_kernel
 def finish_headers(frame: Uint8Array, segment: Segment) -> int:
-    """Set the lengths of a plain segment whose payload has changed; return the length of the frame."""
-    payload_len, tcp_at = segment.payload_len, segment.tcp_at
-    end = segment.payload_at + payload_len
-    network.put_datagram(frame, IP_AT, segment.ip_len, end - IP_AT, 0, tcp.PROTO_TCP)
-    pseudo = network.pseudo_sum(frame, IP_AT, segment.ip_len, tcp.PROTO_TCP, end - tcp_at)
+    """Set all lengths of a segment whose payload has changed; return the length of the frame.
+
+    The checksum field gets the sum of the pseudo-header, and the virtio-net header leaves the rest to the kernel
+    (Virtio 1.2, 5.1.6.2): no octet of the payload is summed here.
+    """
+    ip_len, tcp_at = segment.ip_len, segment.tcp_at
+    end = segment.payload_at + segment.payload_len
+    network.put_datagram(frame, IP_AT, ip_len, end - IP_AT, 0, tcp.PROTO_TCP)
+    pseudo = network.pseudo_sum(frame, IP_AT, ip_len, tcp.PROTO_TCP, end - tcp_at)
     put_be16(frame, tcp_at + tcp.CHECKSUM, pseudo)
-    is_large = 0 < segment.gso_size < payload_len
+    is_large = 0 < segment.gso_size < segment.payload_len
     gso_type = u8(frame, vnet.GSO_TYPE)
     if not is_large:
         gso_type = vnet.GSO_NONE
     elif gso_type == vnet.GSO_NONE:
-        gso_type = network.gso_type(segment.ip_len)
-    frame[vnet.VNET_FLAGS] = vnet.NEEDS_CSUM
-    frame[vnet.GSO_TYPE] = gso_type
-    store_u16(frame, vnet.HDR_LEN, segment.payload_at - vnet.VNET_LEN)
-    store_u16(frame, vnet.VNET_GSO_SIZE, segment.gso_size if is_large else 0)
-    store_u16(frame, vnet.CSUM_START, tcp_at - vnet.VNET_LEN)
-    store_u16(frame, vnet.CSUM_OFFSET, tcp.CHECKSUM)
+        gso_type = network.gso_type(ip_len)
+    gso_size = segment.gso_size if is_large else 0
+    network.put_offload(frame, 0, tcp_at, segment.payload_at - tcp_at, tcp.CHECKSUM, gso_type, gso_size)
     return end
 
 
 @inline_kernel
-def rounded_part(flows: FlowTable, slot: int, segment: Segment) -> tuple[int, int]:
+def rounded_part(flow: Flow, segment: Segment) -> tuple[int, int]:
     """Return the first octet of a segment's payload that is rounded and the end of that part; 0 and 0 without one."""
-    if flows[slot, FORM] == forms.EXACT:
+    if flow[flows.FORM] == forms.EXACT:
         return 0, 0
-    first = max(distance(segment.seq, flows[slot, ROUNDED_FROM]), 0)
+    first = max(distance(segment.seq, flow[flows.ROUNDED_FROM]), 0)
     end = segment.payload_len
-    if flows[slot, FORM] == forms.CLOSING:
-        end = min(distance(segment.seq, flows[slot, EXACT_FROM]), end)
+    if flow[flows.FORM] == forms.CLOSING:
+        end = min(distance(segment.seq, flow[flows.EXACT_FROM]), end)
     return (first, end) if first < end else (0, 0)
 
 
 @inline_kernel
 def round_in_place(
-    settings: EngineSettings,
-    frame: Uint8Array,
-    first_at: int,
-    octets: int,
-    scratch: Uint8Array,
-    counters: Counters,
+    settings: EngineSettings, frame: Uint8Array, first_at: int, octets: int, scratch: Uint8Array, counters: Counters
 ) -> None:
     """Replace floats by the codec's values.
 
@@ -160,31 +142,17 @@ def round_in_place(
 
 
 @inline_kernel
-def align_window(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int) -> None:
+def align_window(frame: Uint8Array, segment: Segment, flow: Flow) -> None:
     """Round the window that the host offers down to whole floats, so that its peer does not cut a float at the edge.
 
     With a scale of 2 or more a window has whole floats already, so it is left as it is.
     """
-    shift = flows[slot, WINDOW_SHIFT]
-    if shift > 1 or flows[slot, PEER_CODECS] == 0 or segment.flags & tcp.ACK_FLAG == 0:
+    shift = flow[flows.WINDOW_SHIFT]
+    if shift > 1 or flow[flows.PEER_CODECS] == 0 or segment.flags & tcp.ACK_FLAG == 0:
         return
     at = segment.tcp_at + tcp.WINDOW
     window = be16(frame, at)
-    edge = be32(frame, segment.tcp_at + tcp.ACK) + (window << shift) - flows[slot, PEER_ISN] - 1
+    edge = be32(frame, segment.tcp_at + tcp.ACK) + (window << shift) - flow[flows.PEER_ISN] - 1
     smaller = max(window - ((edge & 3) >> shift), 0)
     if smaller != window:
         replace_u16(frame, segment.tcp_at, tcp.WINDOW, smaller)
-
-
-@inline_kernel
-def replace_u16(frame: Uint8Array, tcp_at: int, field: int, value: int) -> None:
-    """Change a 16-bit field of a TCP header, and the checksum accordingly (RFC 1624)."""
-    if u8(frame, vnet.VNET_FLAGS) & vnet.NEEDS_CSUM == 0:
-        total = (load_u16(frame, tcp_at + tcp.CHECKSUM) ^ 0xFFFF) + (load_u16(frame, tcp_at + field) ^ 0xFFFF)
-        put_be16(frame, tcp_at + field, value)
-        total += load_u16(frame, tcp_at + field)
-        total = (total & 0xFFFF) + (total >> 16)
-        total = (total & 0xFFFF) + (total >> 16)
-        store_u16(frame, tcp_at + tcp.CHECKSUM, total ^ 0xFFFF)
-    else:
-        put_be16(frame, tcp_at + field, value)

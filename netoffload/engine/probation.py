@@ -14,28 +14,13 @@ the peer acknowledges a block, probation ends. If a link is down, nothing arrive
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from netoffload.compiled.jit import inline_kernel
-from netoffload.engine.counters import Counter
-from netoffload.engine.flows import (
-    BACK_OFF_NS,
-    IS_PROBING,
-    PLAIN_UNA,
-    PLAIN_UNTIL_NS,
-    PROBE_END,
-    PROBE_SEQ,
-    RETRIES,
-    RETRY_NS,
-    RETRY_UNA,
-    UNA,
-)
-from netoffload.engine.sequence import advance, is_before
-
-if TYPE_CHECKING:
-    from netoffload.engine.blocks import Segment
-    from netoffload.engine.counters import Counters
-    from netoffload.engine.flows import FlowTable
+from netoffload.engine import flows
+from netoffload.engine.counters import Counter, Counters
+from netoffload.engine.flows import Flow
+from netoffload.engine.segment import Segment, advance, is_before
 
 RETRIES_MAX: Final = 3
 SPACING_NS: Final = 100_000_000
@@ -50,80 +35,80 @@ PLAIN: Final = 2
 
 
 @inline_kernel
-def choose(flows: FlowTable, slot: int, segment: Segment, again: int, now_ns: int, counters: Counters) -> int:
+def choose(flow: Flow, segment: Segment, again: int, now_ns: int, counters: Counters) -> int:
     """Return how a segment that could be compressed leaves, and note that it is about to be sent."""
     end_seq = advance(segment.seq, segment.payload_len)
-    una = flows[slot, UNA]
+    una = flow[flows.UNA]
     is_at_edge = again and not is_before(una, segment.seq) and is_before(una, end_seq)
-    if flows[slot, PLAIN_UNTIL_NS] == 0:
+    if flow[flows.PLAIN_UNTIL_NS] == 0:
         if not is_at_edge:
             return BLOCKS
-        _count(flows, slot, now_ns)
-        if flows[slot, RETRIES] <= RETRIES_MAX:
+        _count(flow, now_ns)
+        if flow[flows.RETRIES] <= RETRIES_MAX:
             return SMALL_BLOCKS
         counters[Counter.TX_FALLBACKS] += 1
-        put_on_probation(flows, slot, now_ns)
+        put_on_probation(flow, now_ns)
         return PLAIN
-    if una == flows[slot, PLAIN_UNA]:
-        return _take_turns(flows, slot, segment.seq, end_seq, counters) if is_at_edge else PLAIN
-    if flows[slot, IS_PROBING]:
-        if again and is_before(segment.seq, flows[slot, PROBE_END]) and is_before(flows[slot, PROBE_SEQ], end_seq):
-            put_on_probation(flows, slot, now_ns)
+    if una == flow[flows.PLAIN_UNA]:
+        return _take_turns(flow, segment.seq, end_seq, counters) if is_at_edge else PLAIN
+    if flow[flows.IS_PROBING]:
+        if again and is_before(segment.seq, flow[flows.PROBE_END]) and is_before(flow[flows.PROBE_SEQ], end_seq):
+            put_on_probation(flow, now_ns)
         return PLAIN
-    if again or now_ns < flows[slot, PLAIN_UNTIL_NS]:
+    if again or now_ns < flow[flows.PLAIN_UNTIL_NS]:
         return PLAIN
-    _begin_probe(flows, slot, segment.seq, end_seq, counters)
+    _begin_probe(flow, segment.seq, end_seq, counters)
     return BLOCKS
 
 
 @inline_kernel
-def note_no_gain(flows: FlowTable, slot: int, counters: Counters) -> None:
+def note_no_gain(flow: Flow, counters: Counters) -> None:
     """Note that a segment leaves plain because blocks would not be smaller: its arrival says nothing about blocks."""
-    counters[Counter.TX_PROBES] -= flows[slot, IS_PROBING]
-    flows[slot, IS_PROBING] = flows[slot, RETRIES] = 0
+    counters[Counter.TX_PROBES] -= flow[flows.IS_PROBING]
+    flow[flows.IS_PROBING] = flow[flows.RETRIES] = 0
 
 
 @inline_kernel
-def note_progress(flows: FlowTable, slot: int) -> None:
+def note_progress(flow: Flow) -> None:
     """Note that the peer has acknowledged something, perhaps the probe."""
-    if flows[slot, IS_PROBING] and not is_before(flows[slot, UNA], flows[slot, PROBE_END]):
-        flows[slot, IS_PROBING] = flows[slot, PLAIN_UNTIL_NS] = flows[slot, BACK_OFF_NS] = 0
-        flows[slot, RETRIES] = 0
+    if flow[flows.IS_PROBING] and not is_before(flow[flows.UNA], flow[flows.PROBE_END]):
+        flow[flows.IS_PROBING] = flow[flows.PLAIN_UNTIL_NS] = flow[flows.BACK_OFF_NS] = 0
+        flow[flows.RETRIES] = 0
 
 
 @inline_kernel
-def put_on_probation(flows: FlowTable, slot: int, now_ns: int) -> None:
+def put_on_probation(flow: Flow, now_ns: int) -> None:
     """Send a connection's segments plain: the first time until one arrives, then for a second, then twice as long."""
-    flows[slot, PLAIN_UNTIL_NS] = max(now_ns + flows[slot, BACK_OFF_NS], 1)  # 0 says: not on probation
-    flows[slot, BACK_OFF_NS] = min(max(2 * flows[slot, BACK_OFF_NS], PLAIN_NS), PLAIN_NS_MAX)
-    flows[slot, PLAIN_UNA] = flows[slot, UNA]
-    flows[slot, IS_PROBING] = flows[slot, RETRIES] = 0
+    flow[flows.PLAIN_UNTIL_NS] = max(now_ns + flow[flows.BACK_OFF_NS], 1)  # 0 says: not on probation
+    flow[flows.BACK_OFF_NS] = min(max(2 * flow[flows.BACK_OFF_NS], PLAIN_NS), PLAIN_NS_MAX)
+    flow[flows.PLAIN_UNA] = flow[flows.UNA]
+    flow[flows.IS_PROBING] = flow[flows.RETRIES] = 0
 
 
 @inline_kernel
-def _count(flows: FlowTable, slot: int, now_ns: int) -> None:
+def _count(flow: Flow, now_ns: int) -> None:
     """Count a repetition of the oldest unacknowledged segment."""
-    if flows[slot, RETRY_UNA] != flows[slot, UNA]:
-        flows[slot, RETRY_UNA] = flows[slot, UNA]
-        flows[slot, RETRIES] = flows[slot, RETRY_NS] = 0
-    if flows[slot, RETRIES] == 0 or now_ns - flows[slot, RETRY_NS] >= SPACING_NS:
-        flows[slot, RETRIES] += 1
-        flows[slot, RETRY_NS] = now_ns
+    if flow[flows.RETRY_UNA] != flow[flows.UNA]:
+        flow[flows.RETRY_UNA] = flow[flows.UNA]
+        flow[flows.RETRIES] = flow[flows.RETRY_NS] = 0
+    if flow[flows.RETRIES] == 0 or now_ns - flow[flows.RETRY_NS] >= SPACING_NS:
+        flow[flows.RETRIES] += 1
+        flow[flows.RETRY_NS] = now_ns
 
 
 @inline_kernel
-def _take_turns(flows: FlowTable, slot: int, seq: int, end_seq: int, counters: Counters) -> int:
+def _take_turns(flow: Flow, seq: int, end_seq: int, counters: Counters) -> int:
     """Nothing has arrived since probation began: try a block after every plain segment."""
-    flows[slot, RETRIES] += 1
-    if flows[slot, RETRIES] & 1:
-        flows[slot, IS_PROBING] = 0
+    flow[flows.RETRIES] += 1
+    if flow[flows.RETRIES] & 1:
+        flow[flows.IS_PROBING] = 0
         return PLAIN
-    _begin_probe(flows, slot, seq, end_seq, counters)
+    _begin_probe(flow, seq, end_seq, counters)
     return SMALL_BLOCKS
 
 
 @inline_kernel
-def _begin_probe(flows: FlowTable, slot: int, seq: int, end_seq: int, counters: Counters) -> None:
+def _begin_probe(flow: Flow, seq: int, end_seq: int, counters: Counters) -> None:
     counters[Counter.TX_PROBES] += 1
-    flows[slot, IS_PROBING] = 1
-    flows[slot, PROBE_SEQ], flows[slot, PROBE_END] = seq, end_seq
+    flow[flows.IS_PROBING] = 1
+    flow[flows.PROBE_SEQ], flow[flows.PROBE_END] = seq, end_seq

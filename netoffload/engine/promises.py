@@ -13,15 +13,13 @@ so a flood of them costs nothing. Where the operator promises (``EngineSettings.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from netoffload.compiled.arrays import Int64Array
 from netoffload.compiled.jit import inline_kernel
-from netoffload.engine.flows import PEER_CODECS, PROMISE
-
-if TYPE_CHECKING:
-    from netoffload.engine.blocks import EngineSettings
-    from netoffload.engine.flows import FlowTable
+from netoffload.engine import flows
+from netoffload.engine.flows import Flow
+from netoffload.engine.state import EngineSettings, NicState
 
 UNASKED: Final = 0
 ASKED: Final = 1
@@ -32,6 +30,11 @@ NO_SOCKET: Final = 3
 BY_SOCKET: Final = 4
 BY_OPERATOR: Final = 5
 
+ANSWER_NO_SOCKET: Final = -1
+"""There is no such socket in the host's namespace, or only one that listens."""
+ANSWER_NONE: Final = -2
+"""The kernel could not be asked: the connection's next payload raises the question again."""
+
 QUESTIONS_MAX: Final = 63
 """More than a batch of frames from the host can raise."""
 QUESTIONS_LEN: Final = 1 + QUESTIONS_MAX
@@ -39,36 +42,30 @@ QUESTIONS_LEN: Final = 1 + QUESTIONS_MAX
 
 
 @inline_kernel
-def raise_question(
-    settings: EngineSettings, is_tagged: bool, flows: FlowTable, slot: int, questions: Int64Array
-) -> None:
+def raise_question(nic: NicState, slot: int, is_tagged: bool) -> None:
     """Raise the question about a connection that could be compressed, unless somebody has done so."""
-    if flows[slot, PROMISE] != UNASKED or not is_tagged or flows[slot, PEER_CODECS] == 0:
+    flow, questions = nic.flows[slot], nic.questions
+    if flow[flows.PROMISE] != UNASKED or not is_tagged or flow[flows.PEER_CODECS] == 0:
         return
-    if settings.trust:
-        flows[slot, PROMISE] = BY_OPERATOR
+    if nic.settings.trust:
+        flow[flows.PROMISE] = BY_OPERATOR
     elif questions[0] < QUESTIONS_MAX:
         questions[0] += 1
         questions[questions[0]] = slot
-        flows[slot, PROMISE] = ASKED
+        flow[flows.PROMISE] = ASKED
 
 
 @inline_kernel
-def answer(settings: EngineSettings, flows: FlowTable, slot: int, tos: int) -> None:
-    """Note the ToS or traffic class of a connection's socket; a negative one: there is no such socket."""
-    if tos < 0:
-        flows[slot, PROMISE] = NO_SOCKET
-    else:
-        is_tagged = tos & settings.tag_mask == settings.tag & settings.tag_mask
-        flows[slot, PROMISE] = BY_SOCKET if is_tagged else REFUSED
+def answer(settings: EngineSettings, flow: Flow, tos: int) -> None:
+    """Note the ToS or traffic class of a connection's socket, or one of the ``ANSWER_...``."""
+    is_tagged = tos & settings.tag_mask == settings.tag & settings.tag_mask
+    flow[flows.PROMISE] = BY_SOCKET if is_tagged else REFUSED
+    if tos == ANSWER_NO_SOCKET:
+        flow[flows.PROMISE] = NO_SOCKET
+    elif tos == ANSWER_NONE:
+        flow[flows.PROMISE] = UNASKED
 
 
-def reopen(flows: Int64Array) -> None:
+def reopen(table: Int64Array) -> None:
     """Raise anew, with the next payload, the questions that an earlier process left without an answer."""
-    flows[flows[:, PROMISE] == ASKED, PROMISE] = UNASKED
-
-
-@inline_kernel
-def forget_question(flows: FlowTable, slot: int) -> None:
-    """Note that nobody could ask: the connection's next payload raises the question again."""
-    flows[slot, PROMISE] = UNASKED
+    table[table[:, flows.PROMISE] == ASKED, flows.PROMISE] = UNASKED

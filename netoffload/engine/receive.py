@@ -3,9 +3,9 @@
 A block takes three steps. :func:`sender_of` finds its connection, and trusts nothing before the CRC is right.
 :func:`note_block` writes what the peer says into the table: how far its stream has come, its acknowledgement.
 :func:`take` decodes the block behind the segment being rebuilt. If it does not continue that segment
-(:func:`continues`), the caller hands over the segment first. All of them work on the headers as ``find_block`` found
-them. A frame that is no block crosses, and :func:`note_frame` writes what it says into the table: a SYN, an
-acknowledgement, the report of a router.
+(:func:`continues`), the caller hands over the segment first. All of them work on the headers as :func:`find_block` read
+them once; :func:`check` says whether they may be trusted. A frame that is no block crosses, and :func:`note_frame`
+writes what it says into the table: a SYN, an acknowledgement, the report of a router.
 
 Only the two ``note`` functions write fields that the transmit side reads, so a NIC with two threads needs its lock for
 that step alone. All are inlined into ``nic.from_wire``, because calls with all these arrays for every block would take
@@ -25,27 +25,35 @@ and the sequence number follows on: the rules of generic receive offload. A bloc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
-from netoffload.codec.kernels import Middle, decode_halves
+from netoffload.codec.kernels import LANES, Middle, decode_halves, is_known
 from netoffload.compiled.arrays import Int64Array, Uint8Array
-from netoffload.compiled.fields import be16, be32, put_be16, put_be32
+from netoffload.compiled.fields import be16, be32, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import copy_octets, store_u16, u8
-from netoffload.engine import flows as flow_table
-from netoffload.engine import forms, handshake, network, orphans, path, plain, probation, router_errors
-from netoffload.engine.block_view import check
-from netoffload.engine.counters import Counter
-from netoffload.engine.flows import NOT_FOUND, key_of, reversed_key
+from netoffload.compiled.octets import copy_octets, u8
+from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
+from netoffload.engine import flows, forms, handshake, network, orphans, path, plain, probation, router_errors
+from netoffload.engine.authentication import has_mac, is_on
+from netoffload.engine.counters import Counter, Counters
+from netoffload.engine.flows import NOT_FOUND, Flow
 from netoffload.engine.network import IP_AT
-from netoffload.engine.options import NO_OPTION, find_timestamps
-from netoffload.engine.sequence import advance, distance, is_before
-from netoffload.wire import ethernet, tcp, vnet
-
-if TYPE_CHECKING:
-    from netoffload.engine.block_view import BlockView
-    from netoffload.engine.counters import Counters
-    from netoffload.engine.flows import FlowTable
+from netoffload.engine.pack import block_crc
+from netoffload.engine.segment import (
+    NO_OPTION,
+    Segment,
+    advance,
+    distance,
+    find_segment,
+    find_timestamps,
+    get_tcp_len,
+    has_right_sum,
+    is_before,
+    replace_u16,
+    replace_u32,
+)
+from netoffload.engine.state import NicState
+from netoffload.wire import ethernet, offload, tcp, vnet
 
 # Fields of the pending segment, int64[PENDING_FIELDS].
 PENDING_LEN: Final = 0
@@ -62,121 +70,231 @@ HOST_SEGMENT_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + network.DATAGR
 _FLAGS_OF_LAST: Final = tcp.FIN | tcp.PSH
 
 
+class BlockView(NamedTuple):
+    """What the headers of a block say, and where its parts are in its frame.
+
+    Attributes:
+        block_len: octets from the IPComp header to the end of the payload, without a MAC.
+        has_mac: not 0 if a MAC follows.
+        head: raw octets before the encoded floats.
+        bursts_len: octets of the encoded floats.
+        tail: raw octets behind the encoded floats.
+        raw_len: payload octets that the block decodes to.
+        half_len: octets of the encoded floats in the first half.
+        half_count: floats in the first half.
+        seq: sequence number of the first octet that it decodes to.
+    """
+
+    ip_len: int
+    comp_at: int
+    tcp_at: int
+    tcp_len: int
+    block_len: int
+    has_mac: int
+    codec_id: int
+    bound_k: int
+    head: int
+    bursts_len: int
+    tail: int
+    raw_len: int
+    half_len: int
+    half_count: int
+    gso_size: int
+    seq: int
+    flags: int
+
+
 @inline_kernel
-def sender_of(mac: Int64Array, frame: Uint8Array, block: BlockView, flows: FlowTable, counters: Counters) -> int:
+def is_ours(frame: Uint8Array, length: int, ip_len: int) -> bool:
+    """Whether this is an IPComp datagram with the CPI of blocks; every other frame belongs to the host."""
+    return (
+        ip_len != 0
+        and length >= IP_AT + ip_len + offload.IPCOMP_LEN
+        and network.get_protocol(frame, ip_len) == offload.PROTO_IPCOMP
+        and be16(frame, IP_AT + ip_len + offload.CPI) == offload.CPI_OFFLOAD
+    )
+
+
+@inline_kernel
+def is_runt(frame: Uint8Array, length: int, ip_len: int) -> bool:
+    """Whether a block's frame is shorter than it says, or than the headers of a block."""
+    datagram_len = network.get_datagram_len(frame, ip_len)
+    return IP_AT + datagram_len > length or datagram_len - ip_len < offload.OVERHEAD + tcp.TCP_MIN_LEN
+
+
+@inline_kernel
+def find_block(frame: Uint8Array, ip_len: int) -> BlockView:
+    """Return the block of a frame that is no runt; nothing in it is to be trusted before :func:`check`."""
+    comp_at = IP_AT + ip_len
+    tcp_at = comp_at + offload.TCP_HEADER
+    tcp_len = get_tcp_len(frame, tcp_at)
+    has_mac = u8(frame, comp_at + offload.FLAGS) & offload.HAS_MAC
+    block_len = network.get_datagram_len(frame, ip_len) - ip_len - (offload.MAC_LEN if has_mac else 0)
+    head_tail = u8(frame, comp_at + offload.HEAD_TAIL)
+    head, tail = head_tail >> 4, head_tail & 15
+    return BlockView(
+        ip_len,
+        comp_at,
+        tcp_at,
+        tcp_len,
+        block_len,
+        has_mac,
+        u8(frame, comp_at + offload.VERSION_CODEC) & 15,
+        u8(frame, comp_at + offload.BOUND_K),
+        head,
+        block_len - offload.OVERHEAD - tcp_len - head - tail,
+        tail,
+        be16(frame, comp_at + offload.PAYLOAD_LEN),
+        be16(frame, comp_at + offload.HALF_LEN),
+        LANES * be16(frame, comp_at + offload.HALF_BURSTS),
+        be16(frame, comp_at + offload.GSO_SIZE),
+        be32(frame, tcp_at + tcp.SEQ),
+        u8(frame, tcp_at + tcp.FLAGS),
+    )
+
+
+@inline_kernel
+def sender_of(nic: NicState, frame: Uint8Array, block: BlockView) -> int:
     """Return the slot of a block's connection; ``NOT_FOUND``: the block is dropped, and counted.
 
     Args:
         frame: uint8, virtio-net header and frame, with DECODE_SLACK octets of room behind.
     """
-    slot = flow_table.find(flows, reversed_key(key_of(frame, block.ip_len, block.tcp_at)))
-    if slot == NOT_FOUND or flows[slot, flow_table.STATE] == flow_table.ORPHAN:
-        counters[Counter.DROP_UNKNOWN_FLOW] += 1
-        return NOT_FOUND
-    reason = check(mac, frame, block, flows[slot, flow_table.OWN_NONCE])
+    slot = flows.find(nic.flows, flows.reversed_key(flows.key_of(frame, block.ip_len, block.tcp_at)))
+    reason = Counter.DROP_UNKNOWN_FLOW.value
+    if slot != NOT_FOUND and nic.flows[slot, flows.STATE] != flows.ORPHAN:
+        reason = check(nic.settings.mac_key, frame, block, nic.flows[slot, flows.OWN_NONCE])
     if reason != 0:
-        counters[reason] += 1
+        nic.counters[reason] += 1
         return NOT_FOUND
     return slot
 
 
 @inline_kernel
-def note_block(
-    frame: Uint8Array, block: BlockView, slot: int, now_ns: int, flows: FlowTable, counters: Counters
-) -> None:
-    """Write what a block's TCP header says into the table; its acknowledgement may be changed."""
-    _note_arrival(block.seq, block.flags, block.raw_len, flows, slot)
-    _heed(frame, block.tcp_at, now_ns, flows, slot, counters, True)
+def check(mac_key: Int64Array, frame: Uint8Array, block: BlockView, nonce: int) -> int:
+    """Return the counter that says why to drop this block, or 0; no field is trusted before CRC and MAC are right."""
+    ip_len, comp_at, block_len = block.ip_len, block.comp_at, block.block_len
+    if network.is_fragment(frame, ip_len) or not network.is_summed_right(frame, ip_len):
+        return Counter.DROP_BAD_HEADER.value  # the CRC covers the addresses alone
+    if block_len < offload.OVERHEAD + tcp.TCP_MIN_LEN:
+        return Counter.DROP_RUNT.value
+    told = be32(frame, comp_at + offload.CRC)
+    if block_crc(frame, comp_at, ip_len, block_len) ^ nonce != told:
+        return Counter.DROP_BAD_CRC.value
+    if is_on(mac_key):
+        put_be32(frame, comp_at + offload.CRC, told)
+        addresses_len = network.addresses_len(ip_len)
+        at, covered = comp_at - addresses_len, addresses_len + block_len
+        if not block.has_mac or not has_mac(mac_key, frame, at, covered, comp_at + block_len):
+            return Counter.DROP_BAD_MAC.value
+    elif block.has_mac:
+        return Counter.DROP_BAD_VERSION.value
+    if (
+        u8(frame, comp_at + offload.NEXT_HEADER) != offload.IPCOMP_NEXT_TCP
+        or u8(frame, comp_at + offload.VERSION_CODEC) >> 4 != offload.BLOCK_VERSION
+        or u8(frame, comp_at + offload.IPCOMP_FLAGS) | (u8(frame, comp_at + offload.FLAGS) & ~offload.HAS_MAC)
+    ):
+        return Counter.DROP_BAD_VERSION.value
+    if not is_known(block.codec_id) or not BOUND_K_MIN <= block.bound_k <= BOUND_K_MAX:
+        return Counter.DROP_UNKNOWN_CODEC.value
+    has_room = tcp.TCP_MIN_LEN <= block.tcp_len <= block_len - offload.OVERHEAD
+    if not has_room or block.flags & ~offload.SEGMENT_FLAGS:
+        return Counter.DROP_BAD_HEADER.value
+    floats_len = block.raw_len - block.head - block.tail
+    if (
+        block.raw_len == 0
+        or block.head > 3
+        or block.tail > 3
+        or floats_len < 4 * block.half_count
+        or floats_len & 3
+        or block.bursts_len < block.half_len
+        or ip_len + block.tcp_len + block.raw_len > network.DATAGRAM_LEN_MAX
+    ):
+        return Counter.DROP_BAD_LENGTHS.value
+    return 0
 
 
 @inline_kernel
-def note_frame(
-    ways: int,
-    frame: Uint8Array,
-    length: int,
-    ip_len: int,
-    slot: int,
-    now_ns: int,
-    flows: FlowTable,
-    counters: Counters,
-) -> int:
+def note_block(nic: NicState, frame: Uint8Array, block: BlockView, flow: Flow, now_ns: int) -> None:
+    """Write what a block's TCP header says into the table; its acknowledgement may be changed."""
+    _note_arrival(block.seq, block.flags, block.raw_len, flow)
+    _heed(frame, block.tcp_at, now_ns, flow, nic.counters)
+
+
+@inline_kernel
+def note_frame(nic: NicState, frame: Uint8Array, length: int, ip_len: int, slot: int, now_ns: int) -> int:
     """Write what a frame that crosses says into the table; return its length, which may have changed; -1: it ends here.
 
     Args:
         frame: uint8; a capability word is taken out, the acknowledgement may be changed.
+        slot: its connection's, or ``NOT_FOUND``.
     """
     if not network.is_tcp(frame, length, ip_len):
-        left = router_errors.translate(frame, length, ip_len, now_ns, flows, counters)
-        counters[Counter.RX_BYPASS] += int(left != router_errors.ENDS)
+        left = router_errors.translate(nic, frame, length, ip_len, now_ns)
+        nic.counters[Counter.RX_BYPASS] += int(left != router_errors.ENDS)
         return int(left)
-    counters[Counter.RX_BYPASS] += 1
-    tcp_at = IP_AT + ip_len
-    flags = u8(frame, tcp_at + tcp.FLAGS)
-    if flags & tcp.SYN:
-        shorter = handshake.accept(frame, ip_len, length, ways, now_ns, flows)
-        counters[Counter.RX_OFFERS] += int(shorter != length)
+    nic.counters[Counter.RX_BYPASS] += 1
+    segment = find_segment(frame, ip_len)
+    if segment.flags & tcp.SYN:
+        shorter = handshake.accept(nic, frame, length, ip_len, now_ns)
+        nic.counters[Counter.RX_OFFERS] += int(shorter != length)
         return int(shorter)
-    if slot != NOT_FOUND and plain.has_right_sum(frame, ip_len):
-        if flows[slot, flow_table.STATE] == flow_table.ORPHAN:
-            if flags & tcp.ACK_FLAG:
-                orphans.hear(flows, slot, be32(frame, tcp_at + tcp.ACK))
-            return length
-        payload_len = network.get_datagram_len(frame, ip_len) - ip_len - (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
-        _note_arrival(be32(frame, tcp_at + tcp.SEQ), flags, payload_len, flows, slot)
-        _heed(frame, tcp_at, now_ns, flows, slot, counters, False)
+    if slot != NOT_FOUND and has_right_sum(frame, ip_len):
+        flow = nic.flows[slot]
+        if flow[flows.STATE] != flows.ORPHAN:
+            _note_arrival(segment.seq, segment.flags, segment.payload_len, flow)
+            _heed(frame, segment.tcp_at, now_ns, flow, nic.counters)
+        elif segment.flags & tcp.ACK_FLAG:
+            orphans.hear(flow, be32(frame, segment.tcp_at + tcp.ACK))
     return length
 
 
 @inline_kernel
-def _note_arrival(seq: int, flags: int, payload_len: int, flows: FlowTable, slot: int) -> None:
+def _note_arrival(seq: int, flags: int, payload_len: int, flow: Flow) -> None:
     """Note how far the peer's stream has come, and whether the segment ends it."""
     if flags & tcp.RST:
         # The host's TCP takes no other RST (RFC 5961, 3.2), so a forged one must not end the connection here.
-        if seq == flows[slot, flow_table.RX_NEXT_SEQ] or seq == flows[slot, flow_table.HOST_ACK]:
-            flows[slot, flow_table.RX_IS_CLOSED] = 1
-            flow_table.close(flows, slot)
+        if seq == flow[flows.RX_NEXT_SEQ] or seq == flow[flows.HOST_ACK]:
+            flow[flows.RX_IS_CLOSED] = 1
+            flows.close(flow)
         return
     end_seq = advance(seq, payload_len + (flags & tcp.FIN))
-    if is_before(flows[slot, flow_table.RX_NEXT_SEQ], end_seq):
-        flows[slot, flow_table.RX_NEXT_SEQ] = end_seq
+    if is_before(flow[flows.RX_NEXT_SEQ], end_seq):
+        flow[flows.RX_NEXT_SEQ] = end_seq
     if flags & tcp.FIN:
-        flows[slot, flow_table.RX_IS_CLOSED] = 1
+        flow[flows.RX_IS_CLOSED] = 1
 
 
 @inline_kernel
-def _heed(
-    frame: Uint8Array, tcp_at: int, now_ns: int, flows: FlowTable, slot: int, counters: Counters, is_block: bool
-) -> None:
-    """Take the acknowledgement of a segment, and replace it by the one for the host."""
+def _heed(frame: Uint8Array, tcp_at: int, now_ns: int, flow: Flow, counters: Counters) -> None:
+    """Take the acknowledgement of a segment or block, and replace it by the one for the host.
+
+    A block's TCP checksum, which this changes too, is made anew with the segment.
+    """
     if u8(frame, tcp_at + tcp.FLAGS) & tcp.ACK_FLAG == 0:
         return
     ack = be32(frame, tcp_at + tcp.ACK)
-    una, next_seq = flows[slot, flow_table.UNA], flows[slot, flow_table.NEXT_SEQ]
-    if flows[slot, flow_table.STATE] == flow_table.OPENING and distance(una, ack) >= 0 and distance(ack, next_seq) >= 0:
-        flows[slot, flow_table.STATE] = flow_table.OPEN
+    una, next_seq = flow[flows.UNA], flow[flows.NEXT_SEQ]
+    if flow[flows.STATE] == flows.OPENING and distance(una, ack) >= 0 and distance(ack, next_seq) >= 0:
+        flow[flows.STATE] = flows.OPEN
     window = be16(frame, tcp_at + tcp.WINDOW)
-    told = forms.acknowledge(flows, slot, ack, window)
-    if flows[slot, flow_table.UNA] != una:
-        flows[slot, flow_table.UNA_SINCE_NS] = now_ns
-    probation.note_progress(flows, slot)
-    path.note_progress(flows, slot)
+    told = forms.acknowledge(flow, ack, window)
+    if flow[flows.UNA] != una:
+        flow[flows.UNA_SINCE_NS] = now_ns
+    probation.note_progress(flow)
+    path.note_progress(flow)
     if told != ack:
         counters[Counter.RX_ACKS_MOVED] += 1
-        window = forms.window_behind(flows, slot, ack, told, window)
-        if is_block:
-            put_be32(frame, tcp_at + tcp.ACK, told)
-            put_be16(frame, tcp_at + tcp.WINDOW, window)
-        else:
-            plain.replace_u16(frame, tcp_at, tcp.WINDOW, window)
-            plain.replace_u16(frame, tcp_at, tcp.ACK, told >> 16)
-            plain.replace_u16(frame, tcp_at, tcp.ACK + 2, told & 0xFFFF)
-    is_repeated = is_before(una, flows[slot, flow_table.REPEATED_END]) and flows[slot, flow_table.FORM] != forms.EXACT
+        window = forms.window_behind(flow, ack, told, window)
+        replace_u16(frame, tcp_at, tcp.WINDOW, window)
+        replace_u32(frame, tcp_at, tcp.ACK, told)
+    is_repeated = is_before(una, flow[flows.REPEATED_END]) and flow[flows.FORM] != forms.EXACT
     if is_before(ack, told) or (told != una and is_repeated):
-        _put_echo(frame, tcp_at, flows[slot, flow_table.HOST_TSVAL], is_block)
+        _put_echo(frame, tcp_at, flow[flows.HOST_TSVAL])
 
 
 @inline_kernel
-def _put_echo(frame: Uint8Array, tcp_at: int, tsval: int, is_block: bool) -> None:
+def _put_echo(frame: Uint8Array, tcp_at: int, tsval: int) -> None:
     """Let an acknowledgement echo the time of the host's latest segment.
 
     An acknowledgement of lent octets, or one that follows a repetition, may echo the time of the last octet that came
@@ -184,15 +302,9 @@ def _put_echo(frame: Uint8Array, tcp_at: int, tsval: int, is_block: bool) -> Non
     peer has had them for long. The host's TCP would take the length of a loss for a round trip, and wait for longer
     after every loss. Without an echo it would take no measurement, and its timeout would stay doubled.
     """
-    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
-    at = find_timestamps(frame, tcp_at, tcp_len)
-    if tsval == 0 or at <= NO_OPTION or (at - tcp_at) & 1:
-        return
-    if is_block:
-        put_be32(frame, at + tcp.TSECR, tsval)
-    else:
-        plain.replace_u16(frame, tcp_at, at + tcp.TSECR - tcp_at, tsval >> 16)
-        plain.replace_u16(frame, tcp_at, at + tcp.TSECR + 2 - tcp_at, tsval & 0xFFFF)
+    at = find_timestamps(frame, tcp_at)
+    if tsval != 0 and at != NO_OPTION and (at - tcp_at) & 1 == 0:
+        replace_u32(frame, tcp_at, at + tcp.TSECR - tcp_at, tsval)
 
 
 @inline_kernel
@@ -205,7 +317,7 @@ def continues(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Ui
         ip_len != pending[PENDING_IP_LEN]
         or block.seq != pending[PENDING_NEXT_SEQ]
         or block.gso_size != pending[PENDING_GSO]
-        or tcp_len != (u8(host, host_tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+        or tcp_len != get_tcp_len(host, host_tcp_at)
         or ip_len + tcp_len + pending[PENDING_PAYLOAD] + block.raw_len > network.DATAGRAM_LEN_MAX
         or not network.is_same_path(frame, host, ip_len)
     ):
@@ -219,19 +331,12 @@ def continues(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Ui
 
 
 @inline_kernel
-def take(
-    frame: Uint8Array,
-    block: BlockView,
-    slot: int,
-    flows: FlowTable,
-    counters: Counters,
-    pending: Int64Array,
-    host: Uint8Array,
-) -> bool:
+def take(nic: NicState, frame: Uint8Array, block: BlockView, flow: Flow, host: Uint8Array) -> bool:
     """Decode a block behind the pending segment, or begin a segment; return whether the segment ends with the block.
 
     A block whose tags and length contradict each other is dropped.
     """
+    pending, counters = nic.pending, nic.counters
     begins = pending[PENDING_LEN] == 0
     if begins:
         _start(frame, block, pending, host)
@@ -240,7 +345,16 @@ def take(
             pending[PENDING_LEN] = 0
         counters[Counter.DROP_MALFORMED_PAYLOAD] += 1
         return False
-    _account(block, flows, counters, slot)
+    payload_octets = block.head + block.bursts_len + block.tail
+    counters[Counter.RX_BLOCKS] += 1
+    counters[Counter.RX_RAW_OCTETS] += block.raw_len
+    counters[Counter.RX_PAYLOAD_OCTETS] += payload_octets
+    flow[flows.RX_RAW_OCTETS] += block.raw_len
+    flow[flows.RX_PAYLOAD_OCTETS] += payload_octets
+    flow[flows.RX_BLOCKS] += 1
+    flow[flows.RX_SEGMENTS] += 1
+    if block.flags & tcp.FIN:
+        flow[flows.RX_IS_CLOSED] = 1
     flags_at = IP_AT + block.ip_len + tcp.FLAGS
     host[flags_at] = u8(host, flags_at) | block.flags
     return block.flags & _FLAGS_OF_LAST != 0 or block.gso_size == 0
@@ -291,42 +405,15 @@ def _append(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Uint
     return True
 
 
-@inline_kernel
-def _account(block: BlockView, flows: FlowTable, counters: Counters, slot: int) -> None:
-    payload_octets = block.head + block.bursts_len + block.tail
-    counters[Counter.RX_BLOCKS] += 1
-    counters[Counter.RX_RAW_OCTETS] += block.raw_len
-    counters[Counter.RX_PAYLOAD_OCTETS] += payload_octets
-    flows[slot, flow_table.RX_RAW_OCTETS] += block.raw_len
-    flows[slot, flow_table.RX_PAYLOAD_OCTETS] += payload_octets
-    flows[slot, flow_table.RX_BLOCKS] += 1
-    flows[slot, flow_table.RX_SEGMENTS] += 1
-    if block.flags & tcp.FIN:
-        flows[slot, flow_table.RX_IS_CLOSED] = 1
-
-
 @kernel
 def finish(counters: Counters, pending: Int64Array, host: Uint8Array) -> int:
-    """Complete the headers of the pending segment and return its length in ``host``; 0 where nothing is pending.
-
-    The TCP checksum field gets the sum of the pseudo-header, and the virtio-net header leaves the rest to the kernel
-    (Virtio 1.2, 5.1.6.2): no octet of the payload is summed here.
-    """
-    length = pending[PENDING_LEN]
+    """Complete the headers of the pending segment and return its length in ``host``; 0 where nothing is pending."""
+    length, payload_len, ip_len = pending[PENDING_LEN], pending[PENDING_PAYLOAD], pending[PENDING_IP_LEN]
     if length == 0:
         return 0
-    payload = pending[PENDING_PAYLOAD]
-    ip_len = pending[PENDING_IP_LEN]
-    tcp_at = IP_AT + ip_len
-    network.put_datagram(host, IP_AT, ip_len, length - IP_AT, 0, tcp.PROTO_TCP)
-    put_be16(host, tcp_at + tcp.CHECKSUM, network.pseudo_sum(host, IP_AT, ip_len, tcp.PROTO_TCP, length - tcp_at))
-    is_large = pending[PENDING_GSO] != 0 and payload > pending[PENDING_GSO]
-    host[vnet.VNET_FLAGS] = vnet.NEEDS_CSUM
-    host[vnet.GSO_TYPE] = network.gso_type(ip_len) if is_large else vnet.GSO_NONE
-    store_u16(host, vnet.HDR_LEN, length - payload - vnet.VNET_LEN)
-    store_u16(host, vnet.VNET_GSO_SIZE, pending[PENDING_GSO] if is_large else 0)
-    store_u16(host, vnet.CSUM_START, tcp_at - vnet.VNET_LEN)
-    store_u16(host, vnet.CSUM_OFFSET, tcp.CHECKSUM)
+    host[vnet.GSO_TYPE] = vnet.GSO_NONE
+    segment = Segment(ip_len, IP_AT + ip_len, length - payload_len, payload_len, 0, pending[PENDING_GSO], 0)
+    plain.finish_headers(host, segment)
     counters[Counter.RX_SEGMENTS] += 1
     pending[PENDING_LEN] = 0
     return int(length)

@@ -8,7 +8,7 @@ protocol 108. No socket of the host knows either, so the NIC handles these error
 
 **Whom to believe.** Any host can send such an error, from any address (RFC 5927). An error counts if it quotes what
 only the path can know: a sequence number in flight, and the 16 bits that the NIC makes of it and of the handshake's
-nonce (``blocks.proof_of``). A router that quotes only 8 octets (RFC 792) cannot do so; where blocks vanish because of
+nonce (``pack.proof_of``). A router that quotes only 8 octets (RFC 792) cannot do so; where blocks vanish because of
 their size, ``path`` finds out. All other errors about blocks end here.
 
 "Too big" limits the connection's blocks at once (``path``) and ends here. The host's TCP would lower the MTU of the
@@ -22,25 +22,21 @@ cutting between floats.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.fields import be16, be32, be64, put_be16, put_be32
+from netoffload.compiled.fields import be16, be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import store_u16, u8
-from netoffload.engine import flows as flow_table
-from netoffload.engine import network, path, probation
-from netoffload.engine.blocks import proof_of
+from netoffload.engine import flows, network, path, probation
 from netoffload.engine.counters import Counter
-from netoffload.engine.flows import NOT_FOUND, FlowKey
+from netoffload.engine.flows import NOT_FOUND, Flow
 from netoffload.engine.network import IP_AT
-from netoffload.engine.sequence import is_before
-from netoffload.engine.sums import ones_sum
+from netoffload.engine.pack import proof_of
+from netoffload.engine.segment import is_before
+from netoffload.engine.state import NicState
+from netoffload.engine.sums import folded, ones_sum, swapped
 from netoffload.wire import encapsulation, icmp, ipv4, ipv6, offload, tcp, udp, vnet
-
-if TYPE_CHECKING:
-    from netoffload.engine.counters import Counters
-    from netoffload.engine.flows import FlowTable
 
 ENDS: Final = -1
 """Result: the frame is not for the host."""
@@ -53,55 +49,65 @@ _PROOF_END: Final = tcp.CHECKSUM + 2
 
 
 @inline_kernel
-def translate(frame: Uint8Array, length: int, ip_len: int, now_ns: int, flows: FlowTable, counters: Counters) -> int:
+def translate(nic: NicState, frame: Uint8Array, length: int, ip_len: int, now_ns: int) -> int:
     """Handle an error about a block; return the length of the frame, which may be rewritten in place, or ``ENDS``.
 
     Other frames stay as they are, but for the MTU in a "too big" about a plain segment.
     """
-    quoted_at = IP_AT + ip_len + icmp.ICMP_LEN
+    counters = nic.counters
     end = _find_end(frame, length, ip_len)
-    if end == 0 or end < quoted_at + ip_len + _TCP_QUOTED_MIN or not _is_right(frame, ip_len, end):
+    # The quoted datagram lies in ``quoted`` as a frame's own datagram lies in its frame.
+    before = ip_len + icmp.ICMP_LEN
+    quoted, quoted_end = frame[before:], end - before
+    if end == 0 or quoted_end < IP_AT + ip_len + _TCP_QUOTED_MIN or not _is_right(frame, ip_len, end):
         return length
-    protocol = u8(frame, quoted_at + (ipv4.PROTOCOL if ip_len == ipv4.IPV4_MIN_LEN else ipv6.NEXT_HEADER))
-    tcp_at = _find_tcp(frame, quoted_at + ip_len, end, protocol)
+    protocol = network.get_protocol(quoted, ip_len)
+    tcp_at = _find_tcp(quoted, IP_AT + ip_len, protocol)
     if tcp_at == 0:
         return length
     is_block = protocol != tcp.PROTO_TCP
     slot = NOT_FOUND
-    if end >= tcp_at + (_PROOF_END if is_block else _TCP_QUOTED_MIN):
-        slot = flow_table.find(flows, _quoted_key(frame, quoted_at, ip_len, be32(frame, tcp_at)))
+    if quoted_end >= tcp_at + (_PROOF_END if is_block else _TCP_QUOTED_MIN):
+        slot = flows.find(nic.flows, flows.key_of(quoted, ip_len, tcp_at))
     # Whoever cannot quote what only the path knows may have forged the error.
-    if slot != NOT_FOUND and not _is_known(frame, tcp_at, flows, slot, is_block):
+    if slot != NOT_FOUND and not _is_known(quoted, tcp_at, nic.flows[slot], is_block):
         slot = NOT_FOUND
+    mtu_at = _too_big_at(frame, ip_len)
     if not is_block:
-        if slot != NOT_FOUND and _too_big_at(frame, ip_len):
-            _round_mtu(frame, ip_len)
+        if slot != NOT_FOUND and mtu_at:
+            last_at = mtu_at + (1 if ip_len == ipv4.IPV4_MIN_LEN else 3)
+            frame[last_at] = u8(frame, last_at) & ~3
             _put_sums(frame, ip_len, end)
         return length
     if slot == NOT_FOUND:
         counters[Counter.DROP_BAD_ERROR] += 1
         return ENDS
-    if _too_big_at(frame, ip_len):
+    if mtu_at:
         counters[Counter.DROP_PATH_ERROR] += 1
-        path.limit(flows, slot, _read_mtu(frame, ip_len), now_ns)
+        mtu = be16(frame, mtu_at) if ip_len == ipv4.IPV4_MIN_LEN else be32(frame, mtu_at)
+        path.limit(nic.flows[slot], mtu, now_ns)
         return ENDS
     if _is_refusal(frame, ip_len):
         counters[Counter.DROP_PEER_REFUSES] += 1
-        probation.put_on_probation(flows, slot, now_ns)
+        probation.put_on_probation(nic.flows[slot], now_ns)
         return ENDS
-    end = _quote_tcp(frame, quoted_at, ip_len, tcp_at, min(end - tcp_at, tcp.TCP_MIN_LEN))
+    tcp_len = min(quoted_end - tcp_at, tcp.TCP_MIN_LEN)
+    for octet in range(tcp_len):
+        quoted[IP_AT + ip_len + octet] = quoted[tcp_at + octet]
+    network.put_datagram(quoted, IP_AT, ip_len, network.get_datagram_len(quoted, ip_len), 0, tcp.PROTO_TCP)
+    end = before + IP_AT + ip_len + tcp_len
     counters[Counter.RX_ERRORS_TRANSLATED] += 1
     _put_sums(frame, ip_len, end)
     return end
 
 
 @inline_kernel
-def _is_known(frame: Uint8Array, tcp_at: int, flows: FlowTable, slot: int, is_block: bool) -> bool:
+def _is_known(quoted: Uint8Array, tcp_at: int, flow: Flow, is_block: bool) -> bool:
     """Whether a quoted TCP header is of octets in flight; that of a block must also prove that its path knows it."""
-    seq = be32(frame, tcp_at + tcp.SEQ)
-    if is_before(seq, flows[slot, flow_table.UNA]) or not is_before(seq, flows[slot, flow_table.NEXT_SEQ]):
+    seq = be32(quoted, tcp_at + tcp.SEQ)
+    if is_before(seq, flow[flows.UNA]) or not is_before(seq, flow[flows.NEXT_SEQ]):
         return False
-    return not is_block or be16(frame, tcp_at + tcp.CHECKSUM) == proof_of(flows[slot, flow_table.PEER_NONCE], seq)
+    return not is_block or be16(quoted, tcp_at + tcp.CHECKSUM) == proof_of(flow[flows.PEER_NONCE], seq)
 
 
 @inline_kernel
@@ -128,11 +134,8 @@ def _sum(frame: Uint8Array, ip_len: int, end: int) -> int:
     at = IP_AT + ip_len
     total = ones_sum(frame, at, end - at)
     if ip_len == ipv6.IPV6_LEN:
-        pseudo = network.pseudo_sum(frame, IP_AT, ip_len, icmp.PROTO_ICMPV6, end - at)
-        total += (pseudo >> 8) | (pseudo & 0xFF) << 8
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return total
+        total += swapped(network.pseudo_sum(frame, IP_AT, ip_len, icmp.PROTO_ICMPV6, end - at))
+    return folded(total)
 
 
 @inline_kernel
@@ -143,24 +146,15 @@ def _is_right(frame: Uint8Array, ip_len: int, end: int) -> bool:
 
 
 @inline_kernel
-def _find_tcp(frame: Uint8Array, at: int, end: int, protocol: int) -> int:
+def _find_tcp(quoted: Uint8Array, at: int, protocol: int) -> int:
     """Return where the TCP header of a quoted datagram is, or would be; 0 where it is neither a block nor TCP."""
     if protocol == tcp.PROTO_TCP:
         return at
-    if protocol == offload.PROTO_IPCOMP and be16(frame, at + offload.CPI) == offload.CPI_OFFLOAD:
+    if protocol == offload.PROTO_IPCOMP and be16(quoted, at + offload.CPI) == offload.CPI_OFFLOAD:
         return at + offload.TCP_HEADER
-    if protocol == udp.PROTO_UDP and be16(frame, at + udp.DST_PORT) == encapsulation.UDP_PORT:
+    if protocol == udp.PROTO_UDP and be16(quoted, at + udp.DST_PORT) == encapsulation.UDP_PORT:
         return at + encapsulation.DATAGRAM_OVERHEAD + offload.TCP_HEADER
     return 0
-
-
-@inline_kernel
-def _quoted_key(frame: Uint8Array, at: int, ip_len: int, ports: int) -> FlowKey:
-    """Return the key of the connection whose datagram is quoted at ``at``."""
-    if ip_len == ipv4.IPV4_MIN_LEN:
-        return FlowKey(4, 0, be32(frame, at + ipv4.SRC), 0, be32(frame, at + ipv4.DST), ports)
-    src_at, dst_at = at + ipv6.SRC, at + ipv6.DST
-    return FlowKey(6, be64(frame, src_at), be64(frame, src_at + 8), be64(frame, dst_at), be64(frame, dst_at + 8), ports)
 
 
 @inline_kernel
@@ -175,20 +169,6 @@ def _is_refusal(frame: Uint8Array, ip_len: int) -> bool:
 
 
 @inline_kernel
-def _quote_tcp(frame: Uint8Array, quoted_at: int, ip_len: int, tcp_at: int, quoted_len: int) -> int:
-    """Move the TCP header right behind the quoted IP header; return the new end of the frame."""
-    at = quoted_at + ip_len
-    for octet in range(quoted_len):
-        frame[at + octet] = frame[tcp_at + octet]
-    if ip_len == ipv4.IPV4_MIN_LEN:
-        total_len = be16(frame, quoted_at + ipv4.TOTAL_LEN)
-    else:
-        total_len = be16(frame, quoted_at + ipv6.PAYLOAD_LEN) + ipv6.IPV6_LEN
-    network.put_datagram(frame, quoted_at, ip_len, total_len, 0, tcp.PROTO_TCP)
-    return at + quoted_len
-
-
-@inline_kernel
 def _too_big_at(frame: Uint8Array, ip_len: int) -> int:
     """Return where the MTU of a "too big" is; 0 for every other error."""
     at = IP_AT + ip_len
@@ -196,23 +176,6 @@ def _too_big_at(frame: Uint8Array, ip_len: int) -> int:
     if ip_len == ipv4.IPV4_MIN_LEN:
         return at + icmp.MTU_V4 if kind == icmp.UNREACHABLE and code == icmp.FRAGMENTATION_NEEDED else 0
     return at + icmp.MTU_V6 if kind == icmp.V6_TOO_BIG else 0
-
-
-@inline_kernel
-def _read_mtu(frame: Uint8Array, ip_len: int) -> int:
-    """Return the MTU in a "too big"."""
-    at = _too_big_at(frame, ip_len)
-    return be16(frame, at) if ip_len == ipv4.IPV4_MIN_LEN else be32(frame, at)
-
-
-@inline_kernel
-def _round_mtu(frame: Uint8Array, ip_len: int) -> None:
-    """Round the MTU in a "too big" down to whole floats."""
-    at = _too_big_at(frame, ip_len)
-    if ip_len == ipv4.IPV4_MIN_LEN:
-        put_be16(frame, at, be16(frame, at) & ~3)
-    else:
-        put_be32(frame, at, be32(frame, at) & ~3)
 
 
 @inline_kernel

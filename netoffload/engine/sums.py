@@ -132,6 +132,13 @@ def _add_word(builder: Builder, crc: Value, word: Value) -> Value:
     return builder.call(function, [crc, word])
 
 
+@inline_kernel
+def _crc_octets(crc: int, octets: Uint8Array, at: int, length: int) -> int:
+    for index in range(at, at + length):
+        crc = crc >> 8 ^ _TABLE[(crc ^ u8(octets, index)) & 0xFF]
+    return crc
+
+
 if HAS_CRC32C:
 
     @intrinsic
@@ -155,9 +162,7 @@ else:
 
     @inline_kernel
     def _crc_words(crc: int, octets: Uint8Array, at: int, words: int) -> int:
-        for index in range(at, at + 8 * words):
-            crc = crc >> 8 ^ _TABLE[(crc ^ u8(octets, index)) & 0xFF]
-        return crc
+        return _crc_octets(crc, octets, at, 8 * words)
 
 
 if USABLE_LANES:
@@ -185,9 +190,8 @@ def crc32c(octets: Uint8Array, at: int, length: int, crc: int) -> int:
     crc, done = _crc_most(crc ^ 0xFFFFFFFF, octets, at, length)
     words = (length - done) // 8
     crc = _crc_words(crc, octets, at + done, words)
-    for index in range(at + done + 8 * words, at + length):
-        crc = crc >> 8 ^ _TABLE[(crc ^ u8(octets, index)) & 0xFF]
-    return crc ^ 0xFFFFFFFF
+    done += 8 * words
+    return _crc_octets(crc, octets, at + done, length - done) ^ 0xFFFFFFFF
 
 
 @inline_kernel
@@ -201,6 +205,18 @@ def ones_sum(octets: Uint8Array, at: int, length: int) -> int:
         total += load_u16(octets, index)
     if length & 1:
         total += u8(octets, at + length - 1)  # padded with a 0 behind it
+    return folded(total)
+
+
+@inline_kernel
+def folded(total: int) -> int:
+    """Return a sum as 16 bits: carries are added at the low end."""
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total
+
+
+@inline_kernel
+def swapped(word: int) -> int:
+    """Return a field value as the sum of its octets in their own order, and the reverse."""
+    return word >> 8 | (word & 0xFF) << 8

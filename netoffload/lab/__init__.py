@@ -9,7 +9,7 @@ folder: then it has the product's commands only (``netoffload.cli.known``).
     testbed   a plan of nodes -> namespaces, shaped links, NICs, and ranks on them
     declared  fields that declare: settings -> options and help, findings -> JSON and tables
     models    the time of an exchange, and what follows from it; the papers' cost models; the codecs as circuits
-    results record_formats   the home of records, in the present format and in older ones
+    results   the home of records, in the present format and in older ones
     reports   records -> tables and figures
     training  one run = configuration in, record out
     bench     experiments that measure, and check what they time

@@ -19,25 +19,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from netoffload.config import format_rate
+
 F = TypeVar("F", bound="Finding")
 F_co = TypeVar("F_co", bound="Finding", covariant=True)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a setting appears on a command line.
-
-    Attributes:
-        flags: names of the option; none: the field's name.
-        shown_default: what help shows as the default; True: the default itself.
-        argument: placeholder of a positional argument; None: it is an option.
-    """
+    """How a setting appears on a command line; without ``flags`` an option has the field's name."""
 
     help: str
     flags: tuple[str, ...] = ()
     least: float | None = None
     shown_default: bool | str = True
     argument: str | None = None
+    """Placeholder of a positional argument; None: it is an option."""
 
 
 def setting(default: Any, help_text: str, *flags: str, **more: Any) -> Any:
@@ -83,12 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser, settings: type[Settings], nam
 
 def words_of(asked: Settings, names: str) -> list[str]:
     """Return the arguments that :func:`add_arguments` reads as these settings."""
-    found = []
+    words = []
     for name in names.split():
         value = getattr(asked, name)
         for one in value if isinstance(value, tuple) else () if value is None else (value,):
-            found += [_flag(name), str(one)]
-    return found
+            words += [_flag(name), str(one)]
+    return words
 
 
 def _flag(name: str) -> str:
@@ -122,24 +119,19 @@ class AllOrNothing(Generic[F]):
         return self.found if reason is None else None
 
 
-Form = str | Callable[[Any], str]
-"""How a value is written: a format, or a function."""
-
 NOTHING: Final = "-"
 """Stands in a table for None."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """A column of a table, in which a cell is ``of(value) / per``, written by ``form``: a format, or a function.
 
-    Attributes:
-        per: what the value is divided by before it is formatted: 1e6 shows a number in millions, 0.01 in per cent.
-        of: returns what the column shows, from the field's value; its own value if None.
+    ``per`` 1e6 shows a number in millions, 0.01 in per cent. ``none`` is the cell of None.
     """
 
     heading: str
-    form: Form = ""
+    form: str | Callable[[Any], str] = ""
     per: float = 1
     of: Callable[[Any], Any] | None = None
     none: str = NOTHING
@@ -218,9 +210,8 @@ class Table:
     ) -> Table:
         """Return the table that the columns of a class of findings make.
 
-        Args:
-            rows: its findings, or others with some fields of the same names.
-            only: the fields that are columns of this table, with blanks between them; None: all.
+        ``rows`` are its findings, or others with some fields of the same names. ``only`` names the fields that are
+        columns of this table, with blanks between them; None: all.
         """
         hints = typing.get_type_hints(kind, include_extras=True)
         declared = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
@@ -231,20 +222,23 @@ class Table:
     def text(self) -> str:
         """Return the table as plain lines, as programs of ranks print it."""
         lines = [[column.heading for column in self.columns], *self.rows]
-        widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-        aligned = [
-            "  ".join(
-                f"{cell:{'<' if column.is_words else '>'}{width}}"
-                for cell, width, column in zip(line, widths, self.columns, strict=True)
-            ).rstrip()
-            for line in lines
+        shapes = [
+            f"{'<' if column.is_words else '>'}{max(map(len, cells))}"
+            for column, *cells in zip(self.columns, *lines, strict=True)
         ]
+        aligned = ["  ".join(map(format, line, shapes)).rstrip() for line in lines]
         return "\n".join([*([self.title] if self.title else []), *aligned])
 
 
 def numbers(*headings: str) -> list[Column]:
     """Return columns of numbers that are written already."""
     return [Column(heading) for heading in headings]
+
+
+def rates(asked_bps: float | None, measured_bps: float | None) -> str:
+    """Write the rate asked for, and the one measured."""
+    text = "unshaped" if asked_bps is None else format_rate(asked_bps)
+    return text if measured_bps is None else f"{text} (measured {format_rate(measured_bps)})"
 
 
 def mega(count: float, form: str = ".4g") -> str:

@@ -5,8 +5,9 @@ its versions and machine, its measurements. Times are seconds, sizes octets, rat
 timed iterations of the run. A field that is per iteration says so. One step of ``reproduce`` is one
 :class:`StepRecord`: its value as JSON, and its origin.
 
-All records have one format number; ``record_formats`` brings older ones to the present format. After that, reading is
-strict: a key that is unknown, missing or of the wrong type raises a :class:`~netoffload.errors.UsageError` with the
+All records have one format number. To change the keys, raise :data:`FORMAT` and add the function that brings a record
+of the last format to the new one; a value that the older format does not have becomes ``unknown``. After that, reading
+is strict: a key that is unknown, missing or of the wrong type raises a :class:`~netoffload.errors.UsageError` with the
 path to the key. A partly read record would give wrong figures.
 """
 
@@ -15,18 +16,21 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import statistics
 import tempfile
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from netoffload.errors import UsageError
-from netoffload.lab.record_formats import FORMAT, RUN, STEP, migrated
+from netoffload.machine.environment import UNKNOWN
 
 T = TypeVar("T")
 
+FORMAT: Final = 6
+"""Version of the records' keys; a newer one is refused."""
 ROOM_OCTETS: Final = 256 * 1024
 """Room for records and a report with its figure."""
 
@@ -116,14 +120,8 @@ class Spread:
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
         """Summarise at least one sample; quartiles are interpolated linearly."""
-        ordered = sorted(samples)
-
-        def at(fraction: float) -> float:
-            position = fraction * (len(ordered) - 1)
-            below, above = int(position), min(int(position) + 1, len(ordered) - 1)
-            return ordered[below] + (position - below) * (ordered[above] - ordered[below])
-
-        return cls(at(0.5), at(0.25), at(0.75), ordered[0], ordered[-1])
+        low, median, high = statistics.quantiles(samples, n=4, method="inclusive") if samples[1:] else 3 * [*samples]
+        return cls(median, low, high, min(samples), max(samples))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +261,7 @@ def _read_line(kind: type[T], line: str, where: str) -> T:
         raise UsageError(f"{where} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{where} is not a record of format 1 to {FORMAT}")
-    return decode_dataclass(kind, migrated(value, where, STEP if kind is StepRecord else RUN), where)
+    return decode_dataclass(kind, _migrated(value, where, RUN if kind is Record else ()), where)
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
@@ -314,10 +312,8 @@ SUFFIX: Final = ".jsonl"
 class StepRecord:
     """One measurement for a paper and its origin; lines of a quick run do not count for a full one.
 
-    Attributes:
-        effort: quick or full.
-        load_1min: load of the machine when it began; None: not known.
-        commit: commit of the program's source; ``unknown`` if the source is no checkout.
+    ``load_1min`` is the load of the machine when it began, ``commit`` that of the program's source; ``unknown`` if the
+    source is no checkout.
     """
 
     format: int
@@ -373,13 +369,12 @@ def values(records: Mapping[str, StepRecord]) -> dict[str, Any]:
 def origins(records: Iterable[StepRecord]) -> dict[str, list[str]]:
     """Return the origin of records: each command, day, machine and commit once."""
     listed = list(records)
-    made = {
-        "command": [record.command for record in listed],
-        "date": [record.started[:10] for record in listed],
-        "machine": [record.machine for record in listed],
-        "commit": [record.commit for record in listed],
+    return {
+        "command": list(dict.fromkeys(record.command for record in listed)),
+        "date": list(dict.fromkeys(record.started[:10] for record in listed)),
+        "machine": list(dict.fromkeys(record.machine for record in listed)),
+        "commit": list(dict.fromkeys(record.commit for record in listed)),
     }
-    return {name: list(dict.fromkeys(texts)) for name, texts in made.items()}
 
 
 def decode_dataclass(kind: type[T], value: object, where: str) -> T:
@@ -412,3 +407,67 @@ def _decode(hint: Any, value: object, where: str) -> Any:
     if isinstance(hint, type) and type(value) is hint:
         return value
     raise UsageError(f"{where} is {value!r}, not {getattr(hint, '__name__', hint)}")
+
+
+def _to_format_2(record: dict[str, Any]) -> None:
+    """In format 1 all records are of INCEPTIONN's four methods: NICs carry whole vectors, without error feedback."""
+    traffic = record["traffic"]
+    raw, payload = traffic["raw_octets"], traffic["payload_octets"]
+    _add(record, compression_efficiency=payload / raw if payload else 1.0)
+    _add(record["configuration"], error_feedback=False)
+
+
+def _to_format_3(record: dict[str, Any]) -> None:
+    """A record of format 2 without ``sharing`` has partitioned data; ``codec_kernel`` may be missing too."""
+    record["configuration"].setdefault("sharing", "partitioned")
+    record["versions"].setdefault("codec_kernel", UNKNOWN)
+    _add(record["versions"], machine=UNKNOWN)
+
+
+def _to_format_4(record: dict[str, Any]) -> None:
+    """In format 3 only NICs compress tagged data."""
+    _add(record["configuration"], offload="nic")
+
+
+def _to_format_5(record: dict[str, Any]) -> None:
+    """In format 4 all runs use momentum SGD with steps, whole models and one bucket; parts and memory are unknown."""
+    asked = record["configuration"]
+    optimizer = f"sgd:momentum={asked['momentum']},weight_decay={asked['weight_decay']},nesterov=false"
+    schedule = f"step:warmup=0,divisor={asked['learning_rate_divisor']},interval={asked['learning_rate_interval']}"
+    _add(asked, optimizer=optimizer, schedule=schedule, clip_norm=None, bucket_mb=0.0)
+    _add(asked, parallel="data", activations="float32", sub_batches=1)
+    _add(record["timing"], forward_s=None, backward_s=None, update_s=None, sum_s=None, hidden_s=None)
+    _add(record, first_iteration=0, timed_iterations=asked["iterations"], peak_memory_octets=None)
+
+
+def _to_format_6(record: dict[str, Any]) -> None:
+    """In format 5 a record has only the last loss."""
+    _add(record["learning"], loss_after={})
+
+
+def _add(place: dict[str, Any], **new: object) -> None:
+    if known := sorted(place.keys() & new.keys()):
+        raise KeyError(f"it has {', '.join(known)} of a later format")
+    place.update(new)
+
+
+Migrations = tuple[Callable[[dict[str, Any]], None], ...]
+
+RUN: Final[Migrations] = (_to_format_2, _to_format_3, _to_format_4, _to_format_5, _to_format_6)
+"""For records of training runs; those of steps have the same keys in all formats."""
+assert len(RUN) == FORMAT - 1
+
+
+def _migrated(record: dict[str, Any], where: str, migrations: Migrations) -> dict[str, Any]:
+    """Bring a record of an older format to :data:`FORMAT`."""
+    written = record.get("format")
+    if type(written) is not int or written < 1:
+        raise UsageError(f"{where} is not a record of format 1 to {FORMAT}")
+    if written > FORMAT:
+        raise UsageError(f"{where} has format {written}; this version reads 1 to {FORMAT}: update netoffload")
+    try:
+        for migrate in migrations[written - 1 :]:
+            migrate(record)
+    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise UsageError(f"{where} is not a record of format {written}: {error!r}") from error
+    return record | {"format": FORMAT}

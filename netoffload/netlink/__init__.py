@@ -245,18 +245,14 @@ class Namespace:
     def add_tbf(self, name: str, rate_bps: int, burst_octets: int, limit_octets: int) -> None:
         """Shape the frames that leave through a link with a token bucket (tc-tbf(8))."""
         options = {"rate": rate_bps // 8, "burst": burst_octets, "limit": limit_octets}
-        self._call(
-            f"shape {name} with tbf",
-            lambda: self._links.tc("add", "tbf", index_of(self._links, name), handle="1:", **options),
-        )
+        self._add_qdisc(f"shape {name} with tbf", name, "tbf", options)
 
     def add_pfifo(self, name: str) -> None:
         """Count the frames that leave through a link, without shaping; a veth's default ``noqueue`` counts nothing."""
-        options = {"limit": PFIFO_LIMIT_FRAMES}
-        self._call(
-            f"put a pfifo on {name}",
-            lambda: self._links.tc("add", "pfifo", index_of(self._links, name), handle="1:", **options),
-        )
+        self._add_qdisc(f"put a pfifo on {name}", name, "pfifo", {"limit": PFIFO_LIMIT_FRAMES})
+
+    def _add_qdisc(self, what: str, name: str, kind: str, options: dict[str, int]) -> None:
+        self._call(what, lambda: self._links.tc("add", kind, index_of(self._links, name), handle="1:", **options))
 
     def link_names(self) -> list[str]:
         """Return the names of all links of this namespace."""

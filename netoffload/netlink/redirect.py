@@ -74,9 +74,6 @@ def add_redirect(namespace: Namespace, redirect: Redirect, program: bytes) -> No
 
     Args:
         program: classic BPF, ``struct sock_filter[]``, on a frame from its Ethernet header on.
-
-    Raises:
-        NetlinkRefusedError: no such link, or a kernel without clsact, cls_bpf or act_mirred.
     """
 
     def add(links: Any) -> None:
@@ -122,11 +119,7 @@ def has_clsact(link: str) -> bool:
 
 
 def redirected(namespace: Namespace, redirect: Redirect) -> Redirected:
-    """Return the frames and octets that a redirect has moved since it was made; needs no rights.
-
-    Raises:
-        NetlinkRefusedError: the redirect does not exist.
-    """
+    """Return the frames and octets that a redirect has moved since it was made; needs no rights."""
 
     def read(links: Any) -> Redirected:
         index = index_of(links, redirect.link)

@@ -10,20 +10,15 @@ from typing import Any, Final
 from netoffload import log
 from netoffload.config import (
     BOUND_K_DEFAULT,
-    BUSY_POLL_US_MAX,
-    BYPASSES,
     CODECS,
     ENCAPSULATIONS,
     PACKINGS,
     PORT_MAX,
     TAG_ANY,
     TOS_COMPRESS,
-    TRUSTS,
     Ports,
     check_bound_k,
-    check_bypass,
     check_choice,
-    check_policy,
     format_tag,
     parse_ports,
     parse_tag,
@@ -47,8 +42,8 @@ def _check_threads(threads: int) -> None:
 
 
 def _check_busy_poll_us(busy_poll_us: int) -> None:
-    if not 0 <= busy_poll_us <= BUSY_POLL_US_MAX:
-        raise UsageError(f"busy polling for {busy_poll_us} us is outside 0..{BUSY_POLL_US_MAX}")
+    if not 0 <= busy_poll_us <= 1_000_000:
+        raise UsageError(f"busy polling for {busy_poll_us} us is outside 0..1000000")
 
 
 def _check_metrics_port(port: int) -> None:
@@ -58,11 +53,7 @@ def _check_metrics_port(port: int) -> None:
 
 @dataclass(frozen=True)
 class NicOptions:
-    """The options of any NIC.
-
-    Raises:
-        UsageError: an impossible value, or two values that exclude each other.
-    """
+    """The options of any NIC."""
 
     codec: str = option(
         "--codec",
@@ -124,8 +115,8 @@ class NicOptions:
     bypass: str = option(
         "--bypass",
         "What carries frames that stay unchanged, this process or tc filters",
-        BYPASSES[0],
-        choices=BYPASSES,
+        "user",
+        choices=("user", "kernel"),
         more="See [Bypass in the kernel](#bypass-in-the-kernel).",
     )
     tag: str = option(
@@ -142,8 +133,8 @@ class NicOptions:
     trust: str = option(
         "--trust",
         "Who promises that a tagged connection carries float32, its own socket or the operator for every tag",
-        TRUSTS[0],
-        choices=TRUSTS,
+        "socket",
+        choices=("socket", "tag"),
         more="With `--ports` the operator promises it. See [Who promises floats](#who-promises-floats).",
     )
     log_format: str = option(
@@ -162,8 +153,12 @@ class NicOptions:
                 check_choice(field.name.replace("_", " "), value, asked.choices)
             if asked.check is not None and value is not None:
                 asked.check(value)
-        check_bypass(self.bypass, has_faults=self.fault_settings.is_on)
-        check_policy(self.tag_tos, self.port_ranges, self.bypass)
+        if self.tag_tos == TAG_ANY and not self.port_ranges:
+            raise UsageError("tag any needs ports: without --ports every TCP connection would count as floats")
+        if self.bypass == "kernel" and self.tag_tos == TAG_ANY:
+            raise UsageError("tag any and bypass kernel exclude each other: the kernel knows connections by their ToS")
+        if self.bypass == "kernel" and self.fault_settings.is_on:
+            raise UsageError("faults and bypass kernel exclude each other: the NIC has to see every frame")
 
     @property
     def fault_settings(self) -> FaultSettings:
@@ -322,7 +317,8 @@ class NicProcess(NicOptions):
     def __post_init__(self) -> None:
         """Refuse impossible values, as far as they show without opening anything."""
         super().__post_init__()
-        check_bypass(self.bypass, has_faults=False, has_trace=self.trace is not None)
+        if self.bypass == "kernel" and self.trace is not None:
+            raise UsageError("a trace and bypass kernel exclude each other: the NIC has to see every frame")
         kind, _, name = self.host.partition(":")
         if kind not in HOST_KINDS or not name:
             raise UsageError(f"host device {self.host!r} is not tap:NAME or veth:NAME")

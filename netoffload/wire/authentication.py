@@ -1,6 +1,6 @@
 """The MAC of a block, for NICs that share a key: SipHash-2-4 with 128 bits, in plain Python.
 
-This is the definition. The engine calls OpenSSL's SipHash (``netoffload.engine.authentication``), and
+This is the definition. The engine has compiled code (``netoffload.engine.authentication``), and
 ``tests/engine/test_engine_authentication.py`` compares the two.
 
 Aumasson and Bernstein: SipHash: a fast short-input PRF (INDOCRYPT 2012); the variant of 128 bits is the authors'
@@ -25,7 +25,11 @@ _PURPOSE: Final = b"no-block"
 """Personalisation: other purposes can derive other keys from the same file."""
 
 _ALL_ONES: Final = 0xFFFFFFFFFFFFFFFF
-_START: Final = b"somepseudorandomlygeneratedbytes"
+
+SIPHASH_START: Final = tuple(
+    int.from_bytes(b"somepseudorandomlygeneratedbytes"[at : at + 8], "big") for at in range(0, 32, 8)
+)
+"""Words that the key is combined with; none has its highest bit set."""
 
 
 def siphash_key(key: bytes) -> bytes:
@@ -41,10 +45,7 @@ def block_mac(key: bytes, octets: bytes) -> bytes:
 def siphash128(key: bytes, octets: bytes) -> bytes:
     """Return SipHash-2-4 of ``octets``, 16 octets, under a key of 16 octets."""
     low, high = (int.from_bytes(key[at : at + 8], "little") for at in (0, 8))
-    state = [
-        word ^ int.from_bytes(_START[8 * index : 8 * index + 8], "big")
-        for index, word in enumerate((low, high, low, high))
-    ]
+    state = [word ^ start for word, start in zip((low, high, low, high), SIPHASH_START, strict=True)]
     state[1] ^= 0xEE
     whole = len(octets) // 8 * 8
     padded = octets + bytes(whole + 7 - len(octets)) + bytes((len(octets) & 0xFF,))

@@ -61,11 +61,7 @@ def emit_entries(blocks: list[bytes], datagram_len: int = 0) -> bytes:
 
 
 def parse_entries(octets: bytes) -> list[bytes]:
-    """Return the blocks in a UDP payload, of one datagram or a bundle, each from its IPComp header on.
-
-    Raises:
-        WireError: an entry of another version, or lengths that do not fit.
-    """
+    """Return the blocks in a UDP payload, of one datagram or a bundle, each from its IPComp header on."""
     blocks: list[bytes] = []
     while octets or not blocks:
         if len(octets) < ENTRY_LEN + OVERHEAD or octets[:BLOCK_LEN_AT] != bytes((ENTRY_VERSION, 0)):

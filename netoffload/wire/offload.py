@@ -133,9 +133,6 @@ def parse_block(octets: bytes, src: bytes, dst: bytes, nonce: int = 0) -> Block:
     """Read the octets after an IP header with protocol 108.
 
     The codec's payload is not checked. ``nonce`` is the nonce of the receiving NIC.
-
-    Raises:
-        WireError: too short, no block, another version, a reserved bit set, a bad CRC, or lengths that do not fit.
     """
     if len(octets) < OVERHEAD + 20:
         raise WireError(f"offload block of {len(octets)} octets is shorter than its headers")

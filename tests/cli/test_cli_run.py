@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from netoffload.errors import UsageError
-from netoffload.lab.cli.run import _check_script
+from netoffload.lab.cli.testbed import _check_script
 
 
 @pytest.fixture

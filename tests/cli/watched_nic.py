@@ -2,7 +2,6 @@
 
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -10,7 +9,6 @@ from netoffload_daemon.port import Port, make_port
 from tests.engine.frames import make_segment
 from tests.engine.nic_pair import Nic, connect
 
-ROOT = Path(__file__).parents[2]
 FLOATS = 20_000
 RUN_ID = "look"
 

@@ -12,7 +12,7 @@ from netoffload.compressors import Layout, registry
 from netoffload.compressors.qsgd import Qsgd
 from netoffload.compressors.terngrad import TernGrad
 from netoffload.errors import UsageError
-from netoffload.lab.bench.compressor_quality import quality
+from netoffload.lab.bench.compressors import quality
 from tests.compressors.promises import gradients_like, main, qsgd_bound, ternary_means
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="thousands of encodings")

@@ -3,8 +3,8 @@
 import os
 import socket
 
-from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.flows import make_flows
+from netoffload.engine.state import EngineSettings
 from netoffload.nic_options.faults import FaultSettings
 from netoffload_daemon.loop import serve
 from netoffload_daemon.port import RX, TX, Port, make_port, make_settings

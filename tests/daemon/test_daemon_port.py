@@ -5,8 +5,8 @@ import pytest
 from netoffload.codec.kernels import DECODE_SLACK
 from netoffload.engine.nic import make_settings
 from netoffload.engine.transmit import WIRE_BUFFER_LEN
-from netoffload.engine.vlan import TAG_LEN
 from netoffload_daemon.port import Port, make_port
+from netoffload_daemon.vlan import TAG_LEN
 
 IPV4_WITH_TIMESTAMPS = 10 + 14 + 20 + 32
 

@@ -113,18 +113,6 @@ def test_a_tap_beside_its_wire_is_warned_of(wire: str, tmp_path: Path, host: str
     assert all("tap:t0 and wire w0 share a network namespace" in line for line in said)
 
 
-@pytest.mark.slow
-@needs_root
-def test_a_control_socket_in_use_is_the_systems_refusal(wire: str, tmp_path: Path) -> None:
-    from netoffload.control import ControlServer
-
-    with ControlServer(tmp_path / "nic.sock", {}):
-        words = ["--host", "tap:nottest2", "--wire", "w0", "--wire-netns", wire]
-        done = run(*words, "--control", str(tmp_path / "nic.sock"))
-    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
-    assert "is in use by another process" in done.stderr
-
-
 def test_a_loop_that_fails_is_not_a_success(capsys: pytest.CaptureFixture[str]) -> None:
     from typing import Any
 
@@ -158,7 +146,7 @@ def test_every_counter_is_one_the_engine_or_the_loop_can_reach() -> None:
     from netoffload.engine.counters import Counter
     from netoffload_daemon import bypass, faults, loop, trace
 
-    kernels = ("lent", "pack", "path", "probation", "receive", "block_view", "encapsulation", "router_errors")
+    kernels = ("lent", "pack", "path", "probation", "receive", "encapsulation", "router_errors")
     modules = [importlib.import_module(f"{engine.__name__}.{name}") for name in ("transmit", *kernels)]
     source = "".join(inspect.getsource(module) for module in (*modules, loop, faults, trace, bypass))
     unused = [counter.name for counter in Counter if f"Counter.{counter.name}" not in source]

@@ -1,4 +1,4 @@
-"""Which ToS real sockets have: the loop's questions against their plain twin, and against what the program set."""
+"""Which ToS real sockets have: the loop's questions against what the program set."""
 
 import contextlib
 import socket
@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from netoffload.devices.sock_diag import ask_tos, open_sock_diag
+from netoffload.devices.sock_diag import open_sock_diag
 from netoffload.engine import flows, promises
 from netoffload.engine import nic as engine
-from netoffload.engine.nic import NicState, make_settings, make_state
+from netoffload.engine.nic import make_settings, make_state
+from netoffload.engine.state import NicState
 from netoffload.errors import SystemRefusedError
 from netoffload_daemon.sockets import answer_questions, make_diag
 
@@ -50,7 +51,7 @@ def know(nic: NicState, own: tuple[str, int], peer: tuple[str, int]) -> int:
     key = flows.FlowKey(version, src[0], src[1], dst[0], dst[1], own[1] << 16 | peer[1])
     slot = int(flows.make_slot(nic.flows, key, 0))
     nic.flows[slot, flows.PEER_CODECS] = 1
-    promises.raise_question(nic.settings, True, nic.flows, slot, nic.questions)
+    promises.raise_question(nic, slot, True)
     assert nic.flows[slot, flows.PROMISE] == promises.ASKED
     return slot
 
@@ -66,7 +67,6 @@ def test_the_loop_hears_what_the_program_set(asking: NicState, family: str, tos:
     with connection(family, tos) as (_, near, far), open_sock_diag(None) as diag:
         for own, tos_set in ((near, tos), (far, 0)):
             ends = own.getsockname()[:2], own.getpeername()[:2]
-            assert ask_tos(diag, *ends) == tos_set
             slot = know(asking, *ends)
             answer_questions(asking, make_diag(diag.fileno()))
             wanted = promises.BY_SOCKET if tos_set == 0x28 else promises.REFUSED
@@ -95,7 +95,6 @@ def test_a_listener_and_a_stranger_promise_nothing(asking: NicState) -> None:
             (("127.0.0.1", port), ("127.0.0.1", 1)),  # the kernel answers with the listener of this port
             (("192.0.2.1", 40_000), ("192.0.2.2", near.getsockname()[1])),
         ):
-            assert ask_tos(diag, own, peer) == -1
             slot = know(asking, own, peer)
             answer_questions(asking, make_diag(diag.fileno()))
             assert asking.flows[slot, flows.PROMISE] == promises.NO_SOCKET

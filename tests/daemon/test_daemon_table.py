@@ -20,7 +20,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def learn(flow_table: Int64Array, key: flows.FlowKey, isn: int) -> int:
     """Make a connection; return its slot."""
     slot = int(flows.make_slot(flow_table, key, 5))
-    flows.begin(flow_table, slot, isn)
+    flows.begin(flow_table[slot], isn)
     return slot
 
 

@@ -10,10 +10,9 @@ from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.engine import flows as table
 from netoffload.engine import nic as engine
 from netoffload.engine import pair
-from netoffload.engine.authentication import Authenticator
-from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.counters import Counter
 from netoffload.engine.judgement import FLOATS, JUDGED_VERDICT
+from netoffload.engine.state import EngineSettings
 from netoffload.engine.transmit import RANDOM_WORDS
 from tests.engine.frames import make_segment
 
@@ -49,10 +48,9 @@ class Nic(pair.Nic):
         codec: CodecId = CodecId.INCEPTIONN,
         key: bytes | None = None,
     ) -> None:
-        self._keyed = None if key is None else (Authenticator(key), Authenticator(key))
         random = _RANDOM.copy()
         random[0] = 0
-        settings = engine.make_settings(int(codec), bound_k, mtu, self._keyed)
+        settings = engine.make_settings(int(codec), bound_k, mtu, key)
         settings = settings._replace(per_segment=int(per_segment), in_udp=int(in_udp), bundles=int(bundles))
         super().__init__(settings, random)
 

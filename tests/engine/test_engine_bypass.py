@@ -23,8 +23,9 @@ from scapy.layers.inet6 import (
 from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet
 
-from netoffload.engine.bypass import may_pass, redirect_program, socket_program
-from netoffload.wire import vnet
+from netoffload.config import TOS_MASK
+from netoffload.engine.bypass import ETHERTYPE_ARP, FLOW_ENDS, ICMP_ERRORS, PORTS_LEN, redirect_program, socket_program
+from netoffload.wire import ethernet, icmp, ipv4, ipv6, tcp, udp, vnet
 from netoffload.wire.encapsulation import UDP_PORT
 from tests.engine.frames import make_segment
 from tests.engine.nic_pair import Nic
@@ -92,6 +93,38 @@ OTHER_TAGS = (0x48, 0xFC, 0x04)
 
 def octets_of(packet: Packet) -> bytes:
     return bytes(Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / packet)
+
+
+def may_pass(frame: bytes, tag: int, has_vlan_tag: bool = False) -> bool:
+    """Whether the kernel may carry an Ethernet frame; ``has_vlan_tag``: it took a VLAN tag out of the frame."""
+    if has_vlan_tag or len(frame) < ethernet.ETHERNET_LEN:
+        return False
+    ethertype = int.from_bytes(frame[ethernet.ETHERTYPE : ethernet.ETHERTYPE + 2], "big")
+    datagram = frame[ethernet.ETHERNET_LEN :]
+    if ethertype == ETHERTYPE_ARP:
+        return True
+    if ethertype == ethernet.ETHERTYPE_IPV4 and len(datagram) >= ipv4.IPV4_MIN_LEN and datagram[0] == 0x45:
+        fragment = int.from_bytes(datagram[ipv4.FRAGMENT : ipv4.FRAGMENT + 2], "big") & ipv4.FRAGMENT_MASK
+        protocol = datagram[ipv4.PROTOCOL]
+        untagged = datagram[ipv4.TOS] & TOS_MASK != tag and not fragment
+        return untagged and transport_may_pass(protocol, datagram[ipv4.IPV4_MIN_LEN :], icmp.PROTO_ICMP)
+    if ethertype == ethernet.ETHERTYPE_IPV6 and len(datagram) >= ipv6.IPV6_LEN and datagram[0] >> 4 == 6:
+        protocol = datagram[ipv6.NEXT_HEADER]
+        untagged = int.from_bytes(datagram[:2], "big") >> 4 & TOS_MASK != tag
+        return untagged and transport_may_pass(protocol, datagram[ipv6.IPV6_LEN :], icmp.PROTO_ICMPV6)
+    return False
+
+
+def transport_may_pass(protocol: int, octets: bytes, own_icmp: int) -> bool:
+    """Whether a datagram may pass; ``own_icmp`` is the protocol number of ICMP in this IP version."""
+    if protocol == own_icmp:
+        if not octets:
+            return False
+        return octets[0] > icmp.V6_ERROR_MAX if own_icmp == icmp.PROTO_ICMPV6 else octets[0] not in ICMP_ERRORS
+    if protocol == tcp.PROTO_TCP:
+        return len(octets) >= tcp.TCP_MIN_LEN and not octets[tcp.FLAGS] & FLOW_ENDS
+    ports = struct.unpack_from("!HH", octets) if len(octets) >= PORTS_LEN else (UDP_PORT,)
+    return protocol == udp.PROTO_UDP and UDP_PORT not in ports
 
 
 @contextlib.contextmanager

@@ -136,12 +136,12 @@ def test_a_host_has_given_up_that_is_silent_for_longer_than_it_tried(
 ) -> None:
     table = flows.make_flows()
     slot = flows.make_slot(table, key(1), 0)
-    flows.begin(table, slot, 7)
+    flows.begin(table[slot], 7)
     table[slot, flows.STATE] = OPEN
     table[slot, flows.NEXT_SEQ] += 100
     table[slot, flows.LAST_SEEN_NS] = seen_ns = (5 + tried_s) * 10**9
     table[slot, flows.UNA_SINCE_NS] = 5 * 10**9
-    assert (flows._rank(table, slot, seen_ns + silent_s * 10**9) == 2) == gave_up
+    assert (flows._rank(table[slot], seen_ns + silent_s * 10**9) == 2) == gave_up
 
 
 def test_a_table_is_nearly_full_before_a_connection_finds_no_slot() -> None:

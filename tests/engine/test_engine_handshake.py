@@ -65,12 +65,6 @@ def test_a_syn_carries_the_word_between_the_nics_only(
     assert (client.counts()["tx_offers"], server.counts()["rx_offers"]) == (1, 1)
 
 
-def test_both_directions_compress_after_the_handshake() -> None:
-    client, server = connected()
-    assert compresses(client)
-    assert compresses_back(server)
-
-
 def test_a_peer_without_a_nic_gets_raw_segments() -> None:
     client = Nic()
     client.from_host(make_segment(flags="S", seq=ISN))
@@ -126,14 +120,6 @@ def test_an_older_peer_gets_a_codec_that_both_know_or_raw(taken: CodecId | None)
     assert got[VNET_LEN + ETHERNET_LEN + 20 + VERSION_CODEC] & 15 == taken
     (segment,) = server.from_wire([got])
     assert segment[-values.nbytes :] == get("bounded").oracle.round_trip(values, 10).tobytes()
-
-
-def test_a_word_lost_on_the_way_means_raw() -> None:
-    client, server = Nic(), Nic()
-    server.from_wire(client.from_host(make_segment(flags="S", seq=ISN)))
-    server.from_host(make_segment(flags="SA", seq=5, ack=ISN + 1, to_client=True))
-    client.from_wire([make_segment(flags="SA", seq=5, ack=ISN + 1, to_client=True)])
-    assert not compresses(client)
 
 
 def test_a_repeated_handshake_changes_nothing() -> None:

@@ -58,7 +58,7 @@ def test_a_block_without_a_mac_or_of_another_key_is_refused() -> None:
     for key in (None, OTHER_KEY):
         sender, receiver = make_pair()
         forger = Nic(key=key)
-        sender.settings = sender.settings._replace(tx_mac=forger.settings.tx_mac)
+        sender.settings = sender.settings._replace(mac_key=forger.settings.mac_key)
         (forged,) = sender.from_host(make_segment(SENT[:1000], seq=ISN + 1))
         assert receiver.from_wire([forged]) == []
         assert receiver.counts()["drop_bad_mac"] == 1
@@ -66,7 +66,7 @@ def test_a_block_without_a_mac_or_of_another_key_is_refused() -> None:
 
 def test_a_nic_without_a_key_refuses_a_mac() -> None:
     sender, receiver = make_pair()
-    receiver.settings = receiver.settings._replace(rx_mac=Nic().settings.rx_mac)
+    receiver.settings = receiver.settings._replace(mac_key=Nic().settings.mac_key)
     assert receiver.from_wire(sender.from_host(make_segment(SENT[:1000], seq=ISN + 1))) == []
     assert receiver.counts()["drop_bad_version"] == 1
 

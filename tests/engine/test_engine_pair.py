@@ -9,7 +9,6 @@ import pytest
 from netoffload import codec
 from netoffload.engine.nic import REBUILT_BATCH, count_rebuilt
 from netoffload.engine.pair import Stream, pair, tcp_payload
-from netoffload.errors import UsageError
 from netoffload.wire import tcp
 
 GRADIENT = np.random.default_rng(3).normal(0, 0.002, 40_000).astype(np.float32)
@@ -61,11 +60,6 @@ def test_a_batch_of_many_segments_is_delivered_whole_and_in_order() -> None:
     assert len(segments) == len(expected)
     assert all(np.array_equal(got, wanted) for got, wanted in zip(segments, expected, strict=True))
     assert count_rebuilt(server.state) == 0
-
-
-def test_an_unknown_codec_is_one_line() -> None:
-    with pytest.raises(UsageError, match="'none-such' is unknown"):
-        pair("none-such")
 
 
 def test_the_example_of_the_page_runs() -> None:

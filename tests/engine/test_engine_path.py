@@ -114,12 +114,6 @@ def test_while_nothing_arrives_nothing_follows_from_it() -> None:
     assert host.limit is None
 
 
-def test_what_is_sent_again_first_in_line_goes_in_small_blocks() -> None:
-    host = Host()
-    host.send()
-    assert host.send(again_at=0) <= SMALL
-
-
 def test_what_was_sent_again_elsewhere_says_nothing() -> None:
     host = Host()
     for _ in range(3 * FAILS_MAX):

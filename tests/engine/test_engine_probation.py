@@ -60,7 +60,7 @@ def host() -> Host:
     made.is_plain(0)
     assert [made.is_plain_again(0) for _ in range(RETRIES_MAX + 1)] == [False] * RETRIES_MAX + [True]
     (slot,) = np.flatnonzero(made.nic.table[: table.SLOTS, table.IP_VERSION])
-    put_on_probation(made.nic.table, int(slot), made.nic.now_ns)
+    put_on_probation(made.nic.table[slot], made.nic.now_ns)
     return made
 
 

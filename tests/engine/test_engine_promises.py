@@ -85,7 +85,7 @@ def test_zeros_of_a_connection_that_nobody_promised_stay_raw() -> None:
 def test_a_question_that_could_not_be_asked_comes_again() -> None:
     client, _ = asking_pair()
     send(client, 0, 4096)
-    engine.forget_question(client.state, 0)
+    engine.answer(client.state, 0, promises.ANSWER_NONE)
     engine.forget_questions(client.state)
     send(client, 4096, 8192)
     assert engine.count_questions(client.state) == 1

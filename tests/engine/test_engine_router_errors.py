@@ -146,14 +146,6 @@ def test_an_error_counts_if_it_quotes_the_proof(ipv6: bool, in_udp: bool, extra:
 
 @FAMILIES
 @WAYS
-def test_what_is_quoted_in_eight_octets_does_not_count(ipv6: bool, in_udp: bool) -> None:
-    path = Path(ipv6, in_udp)
-    path.acknowledge(400)
-    dropped(path, path.error(path.too_big(1300), path.blocks[-1], 8))
-
-
-@FAMILIES
-@WAYS
 def test_a_guessed_sequence_number_in_flight_does_not_count(ipv6: bool, in_udp: bool) -> None:
     path = Path(ipv6, in_udp)
     tcp_at = (40 if ipv6 else 20) + (12 if in_udp else 0) + 20

@@ -11,10 +11,9 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from netoffload.codec import CodecId, get
 from netoffload.codec.bursts import LANES, MAX_BURST_PAYLOAD
 from netoffload.compiled.jit import JIT_DISABLED
-from netoffload.engine.blocks import proof_of
 from netoffload.engine.counters import Counter
 from netoffload.engine.flows import IP_VERSION
-from netoffload.engine.pack import MAX_WIRE_FRAMES
+from netoffload.engine.pack import MAX_WIRE_FRAMES, proof_of
 from netoffload.wire.capability import emit_capability
 from netoffload.wire.ethernet import parse_ethernet
 from netoffload.wire.ipv4 import Ipv4, parse_ipv4

@@ -27,7 +27,7 @@ from netoffload.compiled.octets import copy_octets
 from netoffload.compiled.syscalls import MUTEX_WORDS
 from netoffload.config import BOUND_K_MAX
 from netoffload.engine import network
-from netoffload.engine.authentication import Authenticator
+from netoffload.engine.authentication import make_mac_key
 from netoffload.engine.counters import Counter, Counters
 from netoffload.engine.encapsulation import (
     CURSOR_FIELDS,
@@ -40,7 +40,6 @@ from netoffload.engine.lent import AGENDA_FIELDS, REST_WAIT_NS, WINDOW_WAIT_NS
 from netoffload.engine.network import IP_AT
 from netoffload.engine.nic import (
     REBUILT_ROWS,
-    NicState,
     begin_frame,
     count_rebuilt,
     forget_rebuilt,
@@ -56,6 +55,7 @@ from netoffload.engine.nic import (
 from netoffload.engine.pack import MAX_WIRE_FRAMES
 from netoffload.engine.promises import BY_SOCKET, NO_SOCKET, QUESTIONS_LEN, REFUSED, UNASKED
 from netoffload.engine.receive import HOST_SEGMENT_LEN, PENDING_FIELDS, PENDING_LEN
+from netoffload.engine.state import NicState
 from netoffload.engine.sums import crc32c
 from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
 from netoffload.errors import RunError
@@ -150,14 +150,14 @@ def make_memory() -> Memory:
 def fuzz_batches(seed: int, first_batch: int, count: int) -> Tally:
     """Send ``count`` frames through the engine in this process; return by how much each outcome's counter grew."""
     memory, samples, handshakes = make_memory(), make_samples(), make_handshakes()
-    authenticators = [Authenticator(key) for key in (None, None, None, bytes(KEY_LEN))]
+    mac_keys = [make_mac_key(key) for key in (None, None, None, bytes(KEY_LEN))]
     for number, start in enumerate(range(0, count, BATCH), first_batch):
         rng = np.random.default_rng((seed, number))
-        mac = authenticators[number // 8 % 4].words  # a new one after all combinations of the options below
+        mac_key = mac_keys[number // 8 % 4]  # a new one after all combinations of the options below
         codec_ids = [int(codec_id) for codec_id in CODECS]
         settings = make_settings(
             int(rng.choice(codec_ids)), int(rng.integers(1, BOUND_K_MAX + 1)), int(rng.choice(_MTUS))
-        )._replace(per_segment=number % 2, in_udp=number // 2 % 2, bundles=number // 4 % 2, tx_mac=mac, rx_mac=mac)
+        )._replace(per_segment=number % 2, in_udp=number // 2 % 2, bundles=number // 4 % 2, mac_key=mac_key)
         memory = memory._replace(nic=memory.nic._replace(settings=settings))
         memory.nic.flows[KEY_ROW] = rng.integers(0, 2**62, FIELDS)
         recipes = make_recipes(rng, samples, min(BATCH, count - start))

@@ -8,7 +8,7 @@ import numpy as np
 from netoffload.codec import CODECS, CodecId
 from netoffload.compiled.arrays import Float64Array, Int64Array, Uint8Array
 from netoffload.config import TOS_COMPRESS
-from netoffload.engine.blocks import proof_of
+from netoffload.engine.pack import proof_of
 from netoffload.wire import capability, encapsulation, ethernet, icmp, ipv4, ipv6, offload, tcp, udp, vnet
 from netoffload.wire.checksum import internet_checksum
 

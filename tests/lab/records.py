@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from netoffload.lab import record_formats
 from netoffload.lab.results import (
+    FORMAT,
     ClassCounts,
     Configuration,
     Learning,
@@ -39,7 +39,7 @@ def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9,
         {},
     )
     return Record(
-        record_formats.FORMAT,
+        FORMAT,
         "2026-01-01T00:00:00+00:00",
         configuration,
         VERSIONS,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from netoffload.errors import UsageError
-from netoffload.lab import record_formats, reports, results
+from netoffload.lab import reports, results
 from netoffload.lab.results import (
     ClassCounts,
     Learning,
@@ -153,7 +153,7 @@ def test_a_record_of_an_older_format_is_read_and_reported(written: int, early: b
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (of_format(record_formats.FORMAT + 1), "has format 7; this version reads 1 to 6: update netoffload"),
+        (of_format(results.FORMAT + 1), "has format 7; this version reads 1 to 6: update netoffload"),
         (of_format(3) | {"format": "3"}, "not a record of format 1 to 6"),
         ({"format": 1}, "not a record of format 1: KeyError"),
         (of_format(3) | {"format": 2}, "not a record of format 2: .*machine of a later format"),

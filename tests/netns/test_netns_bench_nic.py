@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from netoffload.errors import RunError
-from netoffload.lab.bench.throughput import round_trips_us, run_stream
+from netoffload.lab.bench.nic import checked
 from netoffload.lab.bench.vpn_peers import PEERS, missing, tunnel
 from netoffload.lab.testbed import Testbed, list_runs
-from netoffload.lab.testbed.stream import Payload
+from netoffload.lab.testbed.stream import Payload, round_trips_us, run_stream
 from netoffload.netlink import NETNS_DIR
 
 WORDS = ["bench", "nic", "--size", "8MB", "--seconds", "0.2", "--repeat", "1"]
@@ -85,14 +85,14 @@ def test_a_tagged_stream_that_nobody_compressed_is_no_result(plain_bed: Testbed,
     rounded = payload.sent.with_name("rounded.bin")
     np.ones(65_536, np.float32).tofile(rounded)
     with pytest.raises(RunError, match="not compressed"):
-        run_stream(plain_bed, replace(payload, rounded=rounded), OCTETS, tagged=True)
+        checked(run_stream(plain_bed, replace(payload, rounded=rounded), OCTETS, tagged=True))
 
 
 def test_streams_and_round_trips_between_plain_nodes(plain_bed: Testbed, payload: Payload) -> None:
     result = run_stream(plain_bed, payload, OCTETS, tagged=False)
     assert result.octets < result.wire_octets < 1.1 * result.octets
     assert result.wire_frames > OCTETS / 1448
-    assert result.raw_floats == 0
+    assert (result.raw, result.wrong) == (0, 0)
     times_us = round_trips_us(plain_bed, 20)
     assert len(times_us) == 20
     assert min(times_us) > 0
@@ -103,6 +103,8 @@ def test_a_peer_carries_a_stream(plain_bed: Testbed, payload: Payload, name: str
     if reason := missing(PEERS[name]):
         pytest.skip(reason)
     with tunnel(plain_bed, PEERS[name]) as there:
-        result = run_stream(plain_bed, payload, OCTETS, tagged=False, address=there.address, carriers=there.pids)
-        assert result.wire_octets > OCTETS / 2
+        result = run_stream(
+            plain_bed, payload, OCTETS, tagged=False, address=PEERS[name].address(1), carriers=there.pids
+        )
+        assert checked(result).wire_octets > OCTETS / 2
     assert not any(Path("/proc", str(pid)).exists() for pid in there.pids)

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from netoffload.codec import get
-from netoffload.lab.bench.throughput import StreamResult, run_stream
+from netoffload.lab.bench.nic import checked
 from netoffload.lab.testbed import Testbed
-from netoffload.lab.testbed.stream import Payload, write_payload
+from netoffload.lab.testbed.stream import Payload, StreamResult, run_stream, write_payload
 from tests.shared.beds import counters, drops
 
 OCTETS = int(os.environ.get("NETOFFLOAD_BESIDE_MB", "20")) * 10**6
@@ -68,7 +68,7 @@ def beside(nic_bed: Testbed, payload: Payload) -> Iterator[list[StreamResult]]:
     def stream() -> None:
         try:
             while not enough.is_set() or not results:
-                results.append(run_stream(nic_bed, payload, GRADIENT_OCTETS, tagged=True))
+                results.append(checked(run_stream(nic_bed, payload, GRADIENT_OCTETS, tagged=True)))
         except BaseException as error:  # whatever it was, the test must fail with it
             errors.append(error)
 

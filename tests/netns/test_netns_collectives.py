@@ -17,7 +17,7 @@ from netoffload.lab.testbed import Testbed, run_ranks
 from netoffload.netlink import Namespace
 from netoffload.transport.wiring import nearby
 from tests.mpi.verify.failures import FAMILIES
-from tests.shared.beds import asked, built
+from tests.shared.beds import asked, built, output_of
 
 pytestmark = pytest.mark.mpi
 
@@ -26,13 +26,13 @@ PROGRAMS = Path(__file__).with_name("programs")
 
 def test_long_calls_through_nics_are_accounted(nic_bed: Testbed) -> None:
     words = ["python", str(PROGRAMS / "nic_accounts.py")]
-    result = run_ranks(nic_bed, range(4), words, timeout_s=90, capture_stdout=True)
-    assert sorted(result.stdout.split("\n")[:4]) == [f"rank {rank} ok" for rank in range(4)]
+    result = output_of(nic_bed, range(4), words, timeout_s=90)
+    assert sorted(result.split("\n")[:4]) == [f"rank {rank} ok" for rank in range(4)]
 
 
 def test_every_call_through_nics_is_the_codecs_arithmetic(nic_bed: Testbed) -> None:
     program = ["python", "-m", "tests.mpi.verify", "--ranks", "4", "--size", "3001", "--size", "70001", "--json"]
-    record = json.loads(run_ranks(nic_bed, range(4), program, timeout_s=100, capture_stdout=True).stdout)
+    record = json.loads(output_of(nic_bed, range(4), program, timeout_s=100))
     assert record["mismatch"] is None
     assert record["has_nic"]
     assert record["cases"] > 600
@@ -40,7 +40,7 @@ def test_every_call_through_nics_is_the_codecs_arithmetic(nic_bed: Testbed) -> N
 
 def test_one_round_through_nics_is_right(nic_bed: Testbed) -> None:
     program = ["-m", "netoffload", "verify", "collectives", "--count", "50000", "--json"]
-    record = json.loads(run_ranks(nic_bed, range(4), program, timeout_s=60, capture_stdout=True).stdout)
+    record = json.loads(output_of(nic_bed, range(4), program, timeout_s=60))
     assert not any(record["wrong"].values())
     assert (record["ranks"], record["has_nic"], record["offload"], record["codec"]) == (4, True, "nic", "inceptionn:10")
 
@@ -48,8 +48,8 @@ def test_one_round_through_nics_is_right(nic_bed: Testbed) -> None:
 def test_compression_that_is_required_and_missing_is_an_error(plain_bed: Testbed) -> None:
     words = ["python", str(PROGRAMS / "sum_or_say_why.py")]
     required = {"NETOFFLOAD_REQUIRE": "1", "NETOFFLOAD_OFFLOAD": "nic"}
-    result = run_ranks(plain_bed, range(2), words, env=required, timeout_s=60, capture_stdout=True)
-    assert result.stdout.count("compression is required, but this rank has no NIC") == 2
+    result = output_of(plain_bed, range(2), words, env=required, timeout_s=60)
+    assert result.count("compression is required, but this rank has no NIC") == 2
 
 
 def kill_nic(bed: Testbed) -> None:

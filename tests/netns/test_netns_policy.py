@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from netoffload.codec import get
-from netoffload.lab.testbed import NicSettings, Testbed, run_ranks
+from netoffload.lab.testbed import NicSettings, Testbed
 from netoffload.lab.testbed.stream import stream
 from tests.netns.programs.both_ways import carried, connected
-from tests.shared.beds import asked, built, counters, flows
+from tests.shared.beds import asked, built, counters, flows, output_of
 from tests.shared.transfers import transfer as programs_transfer
 
 AF11, AF21 = 0x28, 0x48
@@ -99,8 +99,8 @@ def test_any_takes_every_connection_of_its_ports_and_no_other(untagged_bed: Test
 @pytest.mark.mpi
 def test_ranks_take_the_tag_and_the_ports_from_their_nics(bed: Testbed) -> None:
     words = ["python", str(Path(__file__).with_name("programs") / "sum_or_say_why.py")]
-    result = run_ranks(bed, [0, 1], words, env={"NETOFFLOAD_REQUIRE": "1"}, timeout_s=60, capture_stdout=True)
-    assert result.stdout == "True\n"
+    result = output_of(bed, [0, 1], words, env={"NETOFFLOAD_REQUIRE": "1"}, timeout_s=60)
+    assert result == "True\n"
 
 
 def test_the_kernel_carries_what_has_another_tag() -> None:

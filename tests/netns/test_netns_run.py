@@ -16,6 +16,7 @@ from netoffload.lab.testbed import Testbed, metered, run_ranks
 from netoffload.lab.testbed.launch import ENV_OPENMPI, RanksOutput, find_openmpi
 from netoffload.lab.testbed.processes import marked
 from netoffload.lab.testbed.stream import stream
+from tests.shared.beds import output_of
 from tests.shared.commands import forked
 
 pytestmark = pytest.mark.mpi
@@ -38,8 +39,8 @@ def test_a_sum_crosses_the_wires(plain_bed: Testbed, mpi: str, nodes: Sequence[i
     words = ["python", str(PROGRAMS / "sum_over_ranks.py"), "NETOFFLOAD_ADDRESS", "MINE"]
     heard: list[tuple[int, bytes]] = []
     options: dict[str, Any] = {"timeout_s": 60, "on_stderr": lambda *said: heard.append(said), "mpi": mpi}
-    result = run_ranks(plain_bed, nodes, words, env={"MINE": "yes"}, capture_stdout=True, **options)
-    said = json.loads(result.stdout)
+    result = output_of(plain_bed, nodes, words, env={"MINE": "yes"}, **options)
+    said = json.loads(result)
     total = sum(range(1, len(nodes) + 1))
     assert said["ranks"] == [[f"n{node}", f"10.98.1.{node + 1}", "yes", total, total] for node in nodes]
     assert ("Open MPI v5" if mpi == "openmpi" else "MPICH") in said["library"]
@@ -88,8 +89,8 @@ def test_a_rank_that_hangs_is_ended(plain_bed: Testbed, mpi: str) -> None:
 def test_environment_reaches_every_rank(plain_bed: Testbed) -> None:
     text = "import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['MINE'], os.environ.get('NETOFFLOAD_CONTROL'))\n"
     words = ["-c", text]
-    result = run_ranks(plain_bed, [0, 1], words, env={"MINE": "yes"}, timeout_s=60, capture_stdout=True)
-    assert result.stdout.splitlines() == ["1 yes None", "1 yes None"]  # two lines: ranks are not mixed
+    result = output_of(plain_bed, [0, 1], words, env={"MINE": "yes"}, timeout_s=60)
+    assert result.splitlines() == ["1 yes None", "1 yes None"]  # two lines: ranks are not mixed
 
 
 @pytest.mark.parametrize(
@@ -115,8 +116,8 @@ def test_a_traceback_cut_short_is_not_quoted(written: str, said: str) -> None:
 
 
 def test_a_rank_that_reads_its_input_finds_the_end_of_it(plain_bed: Testbed) -> None:
-    result = run_ranks(plain_bed, [0, 1], ["-c", "import sys; print(repr(sys.stdin.read()))"], capture_stdout=True)
-    assert result.stdout == "''\n''\n"
+    result = output_of(plain_bed, [0, 1], ["-c", "import sys; print(repr(sys.stdin.read()))"])
+    assert result == "''\n''\n"
 
 
 def test_what_cannot_be_run_is_refused(plain_bed: Testbed) -> None:

@@ -4,11 +4,11 @@ import contextlib
 import os
 import secrets
 import select
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from netoffload.control import request
-from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, nics
+from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, nics, run_ranks
 from netoffload.lab.testbed.journal import read_run
 
 END_S = 10
@@ -20,6 +20,13 @@ def built(nodes: int = 2, run_id: str | None = None, **settings: Any) -> Iterato
     plan = make_plan(TestbedSettings(nodes, **settings), run_id or f"t{secrets.token_hex(3)}")
     with Testbed(plan, check_rate=False) as bed:
         yield bed
+
+
+def output_of(bed: Testbed, node_indices: Sequence[int], argv: Sequence[str], **how: Any) -> str:
+    """Run ranks (see ``launch.run_ranks``) and return what they wrote to standard output."""
+    captured: list[bytes] = []
+    run_ranks(bed, node_indices, argv, on_stdout=lambda _rank, lines: captured.append(lines), **how)
+    return b"".join(captured).decode(errors="replace")
 
 
 def asked(bed: Testbed, node_index: int, command: str) -> dict[str, Any]:

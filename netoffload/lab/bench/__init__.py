@@ -10,19 +10,17 @@ Findings name the versions and the machine (``netoffload.machine.environment``).
 experiment       what it measures
 ===============  ======================================================================================================
 ``allreduce``    our collectives beside MPI's and torch's on a testbed; ``rank_allreduce`` is the ranks' program
-``codec``        the NIC's codecs, kernel by kernel (``codec_speed``), beside general compressors (``library_speed``)
-``compressors``  the papers' compressors: ratio, variance, bias, speed (``compressor_quality``)
+``codec``        the NIC's codecs, kernel by kernel, beside general compressors
+``compressors``  the papers' compressors: ratio, variance, bias, speed
 ``ddp``          training under torch's DDP, its hooks beside ours; ``rank_ddp`` is the ranks' program
 ``eight_bit``    the errors of the 8-bit types, beside those printed in their paper
-``nic``          TCP streams through NICs, through a tunnel (``vpn_peers``) and over plain wires: see below
+``nic``          TCP streams through NICs, through a tunnel (``vpn_peers``) and over plain wires
 ``overlap``      computation and communication at the same time; ``rank_overlap`` is the ranks' program
 ``thresholds``   the threshold of each threshold method
 ===============  ======================================================================================================
 
-``nic`` sends checked streams and ping-pongs (``throughput``; both ends run ``testbed.stream_end``), counts the CPU time
-(``cpu_time``) and makes figures of them (``nic_report``). ``vectors`` has the floats that experiments compress.
-``jobs`` lists what ranks can be started for, and has what they leave. ``advice_measure`` and ``advice_codecs`` measure
-what ``netoffload advise`` predicts from (``netoffload.lab.models.advice``).
+``jobs`` lists what ranks can be started for, and has what they leave. ``advice`` measures what ``netoffload advise``
+predicts from (``netoffload.lab.models.advice``).
 
 A new experiment is a module here, and its settings in ``settings``.
 """

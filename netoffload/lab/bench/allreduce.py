@@ -6,17 +6,14 @@ time. Contenders through NICs get a testbed with NICs. Others get one without NI
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from netoffload import config
 from netoffload.collectives.samples import gradients_from
 from netoffload.errors import UsageError
-from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.jobs import (
     ALLREDUCE_ARGUMENTS,
     DEFAULT,
@@ -25,14 +22,15 @@ from netoffload.lab.bench.jobs import (
     SLOWEST_OVER_BOUND,
     AllreduceRecord,
     AllreduceResult,
+    check_nodes,
     installed,
+    rank_words,
+    record_of_ranks,
 )
-from netoffload.lab.bench.settings import AllreduceSettings, check_nodes
-from netoffload.lab.bench.vectors import gradients_argument
-from netoffload.lab.declared import Column, Finding, Progress, Table, mega, numbers, words_of
+from netoffload.lab.bench.settings import AllreduceSettings, parse_vector_octets
+from netoffload.lab.declared import Finding, Progress, Table, mega, numbers, rates, words
 from netoffload.lab.models.exchange import least_s
-from netoffload.lab.results import decode_dataclass
-from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks, run_ranks
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
 from netoffload.lab.testbed.nics import NIC_IMPORTS
 
 UNTIMED_CALLS: Final = 2
@@ -73,18 +71,17 @@ class Findings(Finding):
 
     def shown(self) -> Iterator[Table | str]:
         """See :meth:`Finding.shown`."""
-        rate_bps, nodes = self.configuration["rate_bps"], self.configuration["nodes"]
-        rates = f"{config.format_rate(rate_bps)} (measured {config.format_rate(self.rate_bps_measured)})"
+        nodes, links = self.configuration["nodes"], rates(self.configuration["rate_bps"], self.rate_bps_measured)
         names = "what times_s over_bound wire_octets ratio cpu_s"
         for octets in self.configuration["sizes_octets"]:
             of_size = [row for row in self.results if row.size_octets == octets]
             of_what = f"Allreduce of {mega(octets)} MB"
             for count in nodes:
                 if rows := [row for row in of_size if row.nodes == count]:
-                    title, caption = f"{of_what}, {count} nodes, {rates}", "median, min, max in ms"
+                    title, caption = f"{of_what}, {count} nodes, {links}", "median, min, max in ms"
                     yield Table.of(AllreduceResult, rows, title, only=names, caption=caption)
             if len(nodes) > 1 and not self.failed:
-                yield self._growth(of_size, f"{of_what}, {rates}")
+                yield self._growth(of_size, f"{of_what}, {links}")
         for entry in self.failed:
             yield f"{entry.what}, {entry.nodes} nodes: missing: {entry.reason}"
 
@@ -100,22 +97,7 @@ class Findings(Finding):
             cells.append([what, *map(config.format_ms, medians_s), f"{medians_s[-1] / medians_s[0]:.2f}x"])
         headings = numbers(*(f"{count} nodes" for count in self.configuration["nodes"]), "growth")
         caption = "median in ms; growth from first to last"
-        return Table(title, [Column("what", is_words=True), *headings], cells, caption)
-
-
-@dataclass
-class _Part:
-    """One number of nodes: its testbed, and what was found so far."""
-
-    bed: TestbedSettings
-    load_1min: float | None = None
-    measured_bps: list[float] = field(default_factory=list)
-    contenders: dict[str, Contender[AllreduceRecord]] = field(default_factory=dict)
-
-    @property
-    def records(self) -> dict[str, AllreduceRecord]:
-        """What the ranks left, by contender."""
-        return {name: made.samples[0] for name, made in self.contenders.items() if made.samples}
+        return Table(title, [words("what"), *headings], cells, caption)
 
 
 class Allreduce:
@@ -123,10 +105,11 @@ class Allreduce:
 
     def __init__(self, asked: AllreduceSettings) -> None:
         self._asked, self._names = asked, asked.what or installed() or DEFAULT
-        self._sizes_octets = asked.sizes_octets
-        self._parts = [_Part(bed) for bed in asked.beds()]
-        of_ranks = replace(asked, gradients=gradients_argument(asked.gradients))
-        self._rank_arguments = ["--rate", asked.rate, *words_of(of_ranks, ALLREDUCE_ARGUMENTS)]
+        self._sizes_octets = tuple(map(parse_vector_octets, asked.size))
+        self._rate_bps = config.parse_rate_bps(asked.rate)
+        self._nic = NicSettings(asked.codec, asked.bound, asked.packing)
+        self._beds = [TestbedSettings(nodes, self._rate_bps, asked.mtu, self._nic) for nodes in asked.nodes]
+        self._rank_arguments = ["--rate", asked.rate, *rank_words(asked, ALLREDUCE_ARGUMENTS)]
         for name in self._names:
             config.check_choice("contender", name, tuple(JOBS))
             if (lack := JOBS[name].missing()) is not None:
@@ -134,89 +117,71 @@ class Allreduce:
         for nodes in asked.nodes:
             check_nodes(nodes)
         gradients_from(asked.gradients, asked.seed)
+        self._load_1min = os.getloadavg()[0]
+        self._measured_bps: list[float] = []
+        self._records: dict[tuple[int, str], AllreduceRecord] = {}
 
     def measure(self, progress: Progress) -> None:
         """Measure everything."""
         has_nics = any(JOBS[name].through_nic for name in self._names)
         with prepared_ranks((*IMPORTED, *(NIC_IMPORTS if has_nics else ()))):
-            for part in self._parts:
-                part.load_1min = os.getloadavg()[0]
+            for settings in self._beds:
                 for through_nic in (False, True):
-                    names = [name for name in self._names if JOBS[name].through_nic == through_nic]
-                    if names:
-                        self._run(part, names, through_nic, progress)
+                    if names := [name for name in self._names if JOBS[name].through_nic == through_nic]:
+                        self._run(settings if through_nic else replace(settings, nic=None), names, progress)
 
     def findings(self, reason: str | None) -> Findings | None:
         """Return what was found; None: nothing."""
-        first, asked = self._parts[0], self._asked
-        if not any(part.records for part in self._parts):
+        asked, records = self._asked, self._records
+        if not records:
             return None
-        assert first.bed.rate_bps is not None
+        versions: dict[str, str] = {}  # each MPI has its own name
+        for (_, name), record in records.items():
+            versions |= {JOBS[name].mpi if key == "mpi" else key: version for key, version in record.versions.items()}
         return Findings(
             configuration={
-                **asdict(first.bed),
+                **asdict(self._beds[0]),
                 "nodes": list(asked.nodes),
                 "sizes_octets": list(self._sizes_octets),
                 "repeat": asked.repeat,
                 "gradients": asked.gradients,
                 "seed": asked.seed,
             },
-            rate_bps_measured=min(rate_bps for part in self._parts for rate_bps in part.measured_bps),
-            load_1min=first.load_1min,
+            rate_bps_measured=min(self._measured_bps),
+            load_1min=self._load_1min,
             failed=[
-                Failure(name, part.bed.nodes, reason)
-                for part in self._parts
+                Failure(name, nodes, reason)
+                for nodes in asked.nodes
                 for name in self._names
-                if name not in part.records
+                if (nodes, name) not in records
             ],
             missing=[lack for name in DEFAULT if (lack := JOBS[name].missing()) is not None],
-            versions=_versions(first.records),
-            bound_s=least_s(first.bed.nodes, self._sizes_octets[0], first.bed.rate_bps),
+            versions=versions,
+            bound_s=least_s(asked.nodes[0], self._sizes_octets[0], self._rate_bps),
             results=[
-                replace(part.records[name].results[index], what=name)
-                for part in self._parts
+                replace(records[nodes, name].results[index], what=name)
+                for nodes in asked.nodes
                 for index in range(len(self._sizes_octets))
                 for name in self._names
-                if name in part.records
+                if (nodes, name) in records
             ],
         )
 
-    def _run(self, part: _Part, names: list[str], through_nic: bool, progress: Progress) -> None:
+    def _run(self, settings: TestbedSettings, names: list[str], progress: Progress) -> None:
         """Run the contenders of one kind of testbed."""
-        nodes, nic = part.bed.nodes, part.bed.nic
-        settings = part.bed if through_nic else replace(part.bed, nic=None)
+        nodes = settings.nodes
+        calls_s = sum(least_s(nodes, octets, self._rate_bps) for octets in self._sizes_octets)
+        # The aggregator's link carries (p-1) vectors each way, one way after the other: p times the bound.
+        limit_s = SETUP_S + (SLOWEST_OVER_BOUND + nodes) * (self._asked.repeat + UNTIMED_CALLS) * calls_s
         with Testbed(make_plan(settings, new_run_id()), progress=progress) as bed:
             assert bed.rate_bps_measured is not None  # two nodes at least, and probed
-            part.measured_bps.append(bed.rate_bps_measured)
-
-            def turn(name: str, _number: int) -> AllreduceRecord:
-                job, out = JOBS[name], bed.make_scratch() / f"{name}.json"
-                argv = ["-m", "netoffload.lab.bench.rank_allreduce", "--what", job.what, "--out", str(out)]
-                argv += self._rank_arguments
-                if job.is_inline and nic is not None:
-                    argv += ["--codec", nic.codec, "--bound", str(nic.bound_k)]
-                run_ranks(bed, range(nodes), argv, env=job.env, timeout_s=self._limit_s(part.bed), mpi=job.mpi)
-                said = json.loads(out.read_text(encoding="utf-8"))
-                return decode_dataclass(AllreduceRecord, said, f"the record of {name}")
-
-            made = {name: Contender(name, functools.partial(turn, name)) for name in names}
-            part.contenders |= made
-            take_turns(
-                made.values(), 1, on_turn=lambda name, _: progress(f"{nodes} nodes, {name}: checking, then timing")
-            )
-
-    def _limit_s(self, bed: TestbedSettings) -> float:
-        """Return the time after which a contender is ended as hung."""
-        assert bed.rate_bps is not None
-        calls = self._asked.repeat + UNTIMED_CALLS
-        calls_s = calls * sum(least_s(bed.nodes, octets, bed.rate_bps) for octets in self._sizes_octets)
-        # The aggregator's link carries (p-1) vectors each way, one way after the other: p times the bound.
-        return SETUP_S + (SLOWEST_OVER_BOUND + bed.nodes) * calls_s
-
-
-def _versions(records: dict[str, AllreduceRecord]) -> dict[str, str]:
-    """Return the versions behind the figures; each MPI has its own name."""
-    merged: dict[str, str] = {}
-    for name, record in records.items():
-        merged |= {JOBS[name].mpi if key == "mpi" else key: version for key, version in record.versions.items()}
-    return merged
+            self._measured_bps.append(bed.rate_bps_measured)
+            for name in names:
+                progress(f"{nodes} nodes, {name}: checking, then timing")
+                job = JOBS[name]
+                argv = ["-m", "netoffload.lab.bench.rank_allreduce", "--what", job.what, *self._rank_arguments]
+                if job.is_inline:
+                    argv += ["--codec", self._nic.codec, "--bound", str(self._nic.bound_k)]
+                self._records[nodes, name] = record_of_ranks(
+                    AllreduceRecord, bed, argv, env=job.env, timeout_s=limit_s, mpi=job.mpi
+                )

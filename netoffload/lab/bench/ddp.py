@@ -8,24 +8,21 @@ hook's own work, but not what is hidden behind backward.
 
 from __future__ import annotations
 
-import json
 import os
-import statistics
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from netoffload.config import check_bound_k, check_choice, format_rate, parse_rate_bps
+from netoffload.config import check_bound_k, check_choice, parse_rate_bps
 from netoffload.errors import UsageError
-from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpRecord
+from netoffload.lab.bench.jobs import DDP_HOOKS, DdpRecord, DdpResult, check_nodes, record_of_ranks
 from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS
-from netoffload.lab.bench.settings import DdpSettings, check_nodes
-from netoffload.lab.declared import Column, Finding, Progress, Table, words
+from netoffload.lab.bench.settings import DdpSettings, training_of
+from netoffload.lab.declared import Finding, Progress, Table, rates
 from netoffload.lab.reports import draw_rows
-from netoffload.lab.results import decode_dataclass
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
 from netoffload.lab.training import data
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import save
@@ -40,27 +37,6 @@ QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
 @dataclass(frozen=True)
-class Row(Finding):
-    """One contender; times are medians over the steps, octets those on all wires.
-
-    ``compute_s`` is the step in which nothing travels. ``ratio_to_fp16`` is octets of the fp16 hook over this
-    one's. ``payload_ratio`` is octets of a plain ring over those that our hook sent, without headers. None: not
-    measured, or another hook.
-    """
-
-    what: Annotated[str, words("what")]
-    s_per_iteration: Annotated[float, Column("step", ".1f", 1e-3)]
-    compute_s: Annotated[float, Column("compute", ".1f", 1e-3)]
-    communicate_s: Annotated[float, Column("communicate", ".1f", 1e-3)]
-    wire_bytes_per_iteration: Annotated[float, Column("wire MB", ".3g", 1e6)]
-    ratio_to_fp16: Annotated[float | None, Column("fp16 / wire", ".2f")]
-    payload_ratio: Annotated[float | None, Column("payload", ".2f")]
-    accuracy: Annotated[float, Column("accuracy", ".1f", 0.01)]
-    loss: Annotated[float, Column("loss", ".3f")]
-    times_s: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class Findings(Finding):
     """Everything that was measured; ``failed`` has the contenders without a result, and why."""
 
@@ -70,7 +46,7 @@ class Findings(Finding):
     cpu: str
     versions: dict[str, str]
     failed: dict[str, str | None]
-    results: list[Row]
+    results: list[DdpResult]
 
     @property
     def title(self) -> str:
@@ -78,13 +54,12 @@ class Findings(Finding):
         asked, training = self.configuration, self.configuration["training"]
         return (
             f"{training['model']} on {training['data']}, {asked['nodes']} nodes, batch {training['batch']}, "
-            f"{training['iterations']} steps, {format_rate(asked['rate_bps'])} "
-            f"(measured {format_rate(self.rate_bps_measured)})"
+            f"{training['iterations']} steps, {rates(asked['rate_bps'], self.rate_bps_measured)}"
         )
 
     def shown(self) -> Iterator[Table | str]:
         """See :meth:`Finding.shown`."""
-        yield Table.of(Row, self.results, self.title, caption="medians in ms per step; accuracy in %")
+        yield Table.of(DdpResult, self.results, self.title, caption="medians in ms per step; accuracy in %")
         for name, reason in self.failed.items():
             yield f"{name}: missing: {reason}"
 
@@ -97,7 +72,7 @@ class Ddp:
     """Every contender's training; if a job fails, the results of the others are reported."""
 
     def __init__(self, asked: DdpSettings) -> None:
-        self._settings, self._names = asked.training(), asked.what or tuple(DDP_HOOKS)
+        self._settings, self._names = training_of(asked, iterations=asked.steps), asked.what or tuple(DDP_HOOKS)
         self._bed = TestbedSettings(asked.nodes, parse_rate_bps(asked.rate), nic=None)
         for name in self._names:
             check_choice("contender", name, tuple(DDP_HOOKS))
@@ -124,7 +99,7 @@ class Ddp:
         """Return what was found; None: nothing."""
         if not self._records:
             return None
-        asked, found = self._asked, list(rows(self._records))
+        asked, found = self._asked, compared(self._records)
         return Findings(
             configuration={
                 **asdict(self._bed),
@@ -151,37 +126,23 @@ class Ddp:
         nic = None if codec is None else NicSettings(codec, asked.bound)
         with Testbed(make_plan(replace(self._bed, nic=nic), new_run_id()), progress=progress) as bed:
             assert bed.rate_bps_measured is not None  # two nodes at least, and probed
-            job, out = folder / "job.json", folder / "record.json"
+            job = folder / "job.json"
             RankJob(self._settings, str(folder), bound_k=asked.bound).write(job)
-            argv = ["-m", "netoffload.lab.bench.rank_ddp", "--job", str(job), "--out", str(out)]
-            argv += ["--rounds", str(asked.repeat), *(word for name in names for word in ("--what", name))]
+            argv = ["-m", "netoffload.lab.bench.rank_ddp", "--job", str(job), "--rounds", str(asked.repeat)]
+            argv += [word for name in names for word in ("--what", name)]
             limit_s = (1 + len(names)) * time_limit_s(self._settings, self._bed.rate_bps)
 
             def told(_rank: int, lines: bytes) -> None:
                 progress(lines.decode(errors="replace").splitlines()[-1])
 
-            run_ranks(bed, range(asked.nodes), argv, env=QUIET, timeout_s=limit_s, on_stdout=told)
-            said = json.loads(out.read_text(encoding="utf-8"))
-            self._records.append(decode_dataclass(DdpRecord, said, "the ranks' record"))
+            self._records.append(record_of_ranks(DdpRecord, bed, argv, env=QUIET, timeout_s=limit_s, on_stdout=told))
             self._measured_bps.append(bed.rate_bps_measured)
 
 
-def rows(records: list[DdpRecord]) -> Iterator[Row]:
-    """Yield the results of all jobs, each compared with its job's steps without communication."""
-    octets = {result.what: result.wire_octets for record in records for result in record.results}
-    for record in records:
-        medians_s = {result.what: statistics.median(result.times_s) for result in record.results}
-        for result in record.results:
-            if result.accuracy is not None:
-                yield Row(
-                    what=result.what,
-                    s_per_iteration=medians_s[result.what],
-                    compute_s=medians_s[ALONE],
-                    communicate_s=max(0.0, medians_s[result.what] - medians_s[ALONE]),
-                    wire_bytes_per_iteration=result.wire_octets,
-                    ratio_to_fp16=octets[REFERENCE] / result.wire_octets if REFERENCE in octets else None,
-                    payload_ratio=result.payload_ratio,
-                    accuracy=result.accuracy,
-                    loss=result.loss,
-                    times_s=result.times_s,
-                )
+def compared(records: list[DdpRecord]) -> list[DdpResult]:
+    """Return the results of all jobs, each beside the octets of :data:`REFERENCE`."""
+    results = [result for record in records for result in record.results]
+    octets = {result.what: result.wire_bytes_per_iteration for result in results}
+    if REFERENCE not in octets:
+        return results
+    return [replace(one, ratio_to_fp16=octets[REFERENCE] / one.wire_bytes_per_iteration) for one in results]

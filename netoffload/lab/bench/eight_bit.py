@@ -3,19 +3,11 @@
 25 million numbers of each distribution are encoded into octets and decoded. ``dynamic`` and ``linear`` divide by the
 largest magnitude of the sample; ``static`` and ``mantissa`` take the exponent offset 10^1, and 10^2 for N(0, 10^2).
 
-How to read the printed figures. With the nearest number (ours) the mean relative errors are smaller than the printed
-ones by a third in every row. The printed absolute errors fit no reading: from N(0, 1) to N(0, 10^2) they grow a
-hundredfold, although every absolute error grows tenfold. Two assumptions explain both columns:
-
-1. The column called "mean absolute error" holds the mean *squared* error, except for ``linear`` on U(0, 1).
-2. The program's binary search over the 128 sorted numbers ends at one of the two neighbours of a value and looks only
-   at the lower one. It starts at entry 64 and moves by 32, 16, ... 1. If the value is above the last entry, it takes
-   that entry. Else it takes the nearer one of that entry and the greatest entry that it found to be lower. That is the
-   nearest number for three quarters of the values.
-
-With both, 13 of the 16 relative errors of ``search`` are within 2.1 % of the printed ones and all within 8.4 %
-(docs/lab/compressors.md has the table). They also settle what the text leaves open: the first cut is at 0.45, the
-static tree has four bits, the mantissa counts from 0 to 15, and linear quantisation has 0 and 1 among its numbers.
+The printed errors are not those of the nearest number (ours). Two assumptions explain them (docs/lab/compressors.md):
+the column called "mean absolute error" holds the mean *squared* error, except for ``linear`` on U(0, 1), and the
+program's binary search over the 128 sorted numbers ends at one of the two neighbours of a value and looks only at the
+lower one. It starts at entry 64 and moves by 32, 16, ... 1. If the value is above the last entry, it takes that entry.
+Else it takes the nearer one of that entry and the greatest entry that it found to be lower.
 """
 
 from __future__ import annotations

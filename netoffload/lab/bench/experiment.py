@@ -34,19 +34,6 @@ class Contender(Generic[Sample]):
     samples: list[Sample] = field(default_factory=list)
     failed: str | None = None
 
-    def take_turn(self, number: int) -> None:
-        """Leave the sample of one round."""
-        try:
-            sample = self.turn(number)
-        except RunError as error:
-            if not self.may_fail:
-                raise
-            self.failed = str(error)
-            self.samples.clear()
-            return
-        if number > 0:
-            self.samples.append(sample)
-
 
 def take_turns(
     contenders: Iterable[Contender[Any]],
@@ -62,6 +49,16 @@ def take_turns(
     contenders = list(contenders)
     for number in range(1 - warm_ups, rounds + 1):
         for contender in contenders:
-            if contender.failed is None:
-                on_turn(contender.name, number)
-                contender.take_turn(number)
+            if contender.failed is not None:
+                continue
+            on_turn(contender.name, number)
+            try:
+                sample = contender.turn(number)
+            except RunError as error:
+                if not contender.may_fail:
+                    raise
+                contender.failed = str(error)
+                contender.samples.clear()
+                continue
+            if number > 0:
+                contender.samples.append(sample)

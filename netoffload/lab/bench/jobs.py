@@ -6,14 +6,22 @@ because the command line's help has these names.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from netoffload.config import ENV_OFFLOAD, Offload, format_ms
-from netoffload.lab.declared import Column, Finding, words
+from netoffload.errors import UsageError
+from netoffload.lab.declared import Column, Finding, words, words_of
+
+if TYPE_CHECKING:
+    from netoffload.lab.testbed import Testbed
+
+R = TypeVar("R", bound=Finding)
 
 _NEED_MPI: Final = "ranks need MPICH and mpi4py: pip install 'netoffload[mpi]'"
 
@@ -92,12 +100,10 @@ which holds it; sleep, which leaves its core to others."""
 
 @dataclass(frozen=True)
 class DdpHook:
-    """How a contender of ``bench ddp`` lets gradients travel.
+    """How a contender of ``bench ddp`` lets gradients travel: a hook of ``training.ddp.DdpReplica``, and its options.
 
-    Attributes:
-        hook: name of a hook of :class:`netoffload.lab.training.ddp.DdpReplica`.
-        nic_codec: codec of the emulated NICs; None: no NICs.
-        is_bounded: our hook also gets the error bound that the user chose.
+    ``nic_codec`` is that of the emulated NICs; None: no NICs. A hook that ``is_bounded`` also gets the bound that the
+    user chose.
     """
 
     hook: str
@@ -131,6 +137,29 @@ SETUP_S: Final = 60.0
 
 SLOWEST_OVER_BOUND: Final = 20.0
 """A call may take this many times its bound before its ranks are ended as hung."""
+
+
+def check_nodes(nodes: int) -> None:
+    """Refuse a number of ranks, each on a node, that exchange nothing."""
+    if nodes < 2:
+        raise UsageError(f"{nodes} nodes exchange nothing: use at least 2")
+
+
+def rank_words(asked: Any, names: str) -> list[str]:
+    """Return settings as arguments of ranks, which have another working directory: a file's path is absolute."""
+    if (path := Path(asked.gradients)).exists():
+        asked = replace(asked, gradients=str(path.absolute()))
+    return words_of(asked, names)
+
+
+def record_of_ranks(kind: type[R], bed: Testbed, words: list[str], **how: Any) -> R:
+    """Run ``-m MODULE ARGUMENT...`` as a rank on every node, with ``how`` of ``run_ranks``; return the record."""
+    from netoffload.lab.results import decode_dataclass
+    from netoffload.lab.testbed import run_ranks
+
+    out = bed.make_scratch() / "record.json"
+    run_ranks(bed, range(len(bed.plan.nodes)), [*words, "--out", str(out)], **how)
+    return decode_dataclass(kind, json.loads(out.read_text(encoding="utf-8")), "the ranks' record")
 
 
 @dataclass(frozen=True)
@@ -209,22 +238,28 @@ class OverlapRecord(JobRecord):
 
 @dataclass(frozen=True)
 class DdpResult(Finding):
-    """The result of the ranks of ``rank_ddp`` for one contender: the slowest rank's times and octets, per step.
+    """The result of the ranks of ``rank_ddp`` for one contender, per step; octets are those on all wires.
 
-    ``payload_ratio`` is as in ``ddp.Row``. ``accuracy`` is None for ranks that train alone.
+    ``compute_s`` is the step of its job in which nothing travels, ``times_s`` are the slowest rank's. ``ratio_to_fp16``
+    is octets of the fp16 hook over this one's. ``payload_ratio`` is octets of a plain ring over those that our hook
+    sent, without headers. None: not measured, or another hook.
     """
 
-    what: str
+    what: Annotated[str, words("what")]
+    s_per_iteration: Annotated[float, Column("step", ".1f", 1e-3)]
+    compute_s: Annotated[float, Column("compute", ".1f", 1e-3)]
+    communicate_s: Annotated[float, Column("communicate", ".1f", 1e-3)]
+    wire_bytes_per_iteration: Annotated[float, Column("wire MB", ".3g", 1e6)]
+    ratio_to_fp16: Annotated[float | None, Column("fp16 / wire", ".2f")]
+    payload_ratio: Annotated[float | None, Column("payload", ".2f")]
+    accuracy: Annotated[float, Column("accuracy", ".1f", 0.01)]
+    loss: Annotated[float, Column("loss", ".3f")]
     times_s: tuple[float, ...]
-    wire_octets: float
-    payload_ratio: float | None
-    accuracy: float | None
-    loss: float
 
 
 @dataclass(frozen=True)
 class DdpRecord(Finding):
-    """What ``rank_ddp`` leaves; the first result is that of :data:`ALONE`."""
+    """What ``rank_ddp`` leaves."""
 
     versions: dict[str, str]
     results: tuple[DdpResult, ...]

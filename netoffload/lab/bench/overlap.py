@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from netoffload import config
@@ -20,13 +19,13 @@ from netoffload.lab.bench.jobs import (
     OverlapRecord,
     OverlapResult,
     lacks_mpich,
+    rank_words,
+    record_of_ranks,
 )
 from netoffload.lab.bench.settings import OverlapSettings, parse_vector_octets
-from netoffload.lab.bench.vectors import gradients_argument
-from netoffload.lab.declared import AllOrNothing, Progress, Table, mega, words_of
+from netoffload.lab.declared import AllOrNothing, Progress, Table, mega, rates
 from netoffload.lab.models.exchange import least_s
-from netoffload.lab.results import decode_dataclass
-from netoffload.lab.testbed import Testbed, make_plan, new_run_id, run_ranks
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
 
 STEPS_PER_ROUND: Final = 6
 """Step times per round: one step computes, one communicates, two do both; the rest is for the warm-up."""
@@ -42,10 +41,9 @@ class Findings(OverlapRecord):
 
     def shown(self) -> Iterator[Table | str]:
         """See :meth:`~netoffload.lab.declared.Finding.shown`."""
-        measured = "-" if self.rate_bps_measured is None else config.format_rate(self.rate_bps_measured)
         title = (
             f"{self.buckets} buckets of {mega(self.size_octets)} MB, {self.ranks} nodes, "
-            f"{config.format_rate(self.configuration['rate_bps'])} (measured {measured}), "
+            f"{rates(self.configuration['rate_bps'], self.rate_bps_measured)}, "
             f"{'through NICs' if self.configuration['nic'] else 'plain wires'}"
         )
         yield Table.of(OverlapResult, self.results, title, caption="medians in ms")
@@ -55,16 +53,16 @@ class Overlap(AllOrNothing[Findings]):
     """One job of ranks that times every kind of computation."""
 
     def __init__(self, asked: OverlapSettings) -> None:
-        self._asked, self._bed, octets = asked, asked.bed(), parse_vector_octets(asked.size)
+        rate_bps, octets = config.parse_rate_bps(asked.rate), parse_vector_octets(asked.size)
+        nic = NicSettings(asked.codec, asked.bound) if asked.nic else None
+        self._bed = TestbedSettings(asked.nodes, rate_bps, nic=nic)
         for kind in asked.compute:
             config.check_choice("compute", kind, COMPUTE)
         if asked.compute_ms is not None and not 0 < asked.compute_ms < math.inf:
             raise UsageError(f"compute-ms {asked.compute_ms:g} is no time: leave it out, or give more than 0")
         gradients_from(asked.gradients, asked.seed)
-        of_ranks = replace(asked, gradients=gradients_argument(asked.gradients))
-        self._rank_arguments = words_of(of_ranks, OVERLAP_ARGUMENTS)
-        assert self._bed.rate_bps is not None
-        communication_s = asked.buckets * least_s(asked.nodes, octets, self._bed.rate_bps)
+        self._rank_arguments = rank_words(asked, OVERLAP_ARGUMENTS)
+        communication_s = asked.buckets * least_s(asked.nodes, octets, rate_bps)
         computation_s = asked.buckets * (asked.compute_ms or 0) / 1e3
         per_round_s = SLOWEST_OVER_BOUND * communication_s + asked.nodes * computation_s  # ranks may share one core
         self._limit_s = SETUP_S + STEPS_PER_ROUND * len(asked.compute) * asked.repeat * per_round_s
@@ -75,12 +73,9 @@ class Overlap(AllOrNothing[Findings]):
             raise UsageError(lack)
         load_1min = os.getloadavg()[0]
         with Testbed(make_plan(self._bed, new_run_id()), progress=progress) as bed:
-            out = bed.make_scratch() / "overlap.json"
             progress("timing")
-            command = ["-m", "netoffload.lab.bench.rank_overlap", "--out", str(out), *self._rank_arguments]
-            run_ranks(bed, range(self._asked.nodes), command, timeout_s=self._limit_s)
-            said = json.loads(out.read_text(encoding="utf-8"))
-            record = decode_dataclass(OverlapRecord, said, "the ranks' record")
+            command = ["-m", "netoffload.lab.bench.rank_overlap", *self._rank_arguments]
+            record = record_of_ranks(OverlapRecord, bed, command, timeout_s=self._limit_s)
             self.found = Findings(
                 **vars(record),
                 configuration=asdict(self._bed),

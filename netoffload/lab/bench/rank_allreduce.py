@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import json
 import os
-import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -44,12 +43,12 @@ from netoffload.config import (
 )
 from netoffload.control import request
 from netoffload.errors import ReplicaError, UsageError
-from netoffload.lab.bench.cpu_time import process_cpu_s
-from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.jobs import ALLREDUCE_ARGUMENTS, WHATS, AllreduceRecord, AllreduceResult
 from netoffload.lab.bench.settings import AllreduceSettings
 from netoffload.lab.declared import Finding, Table, add_arguments
 from netoffload.lab.models.exchange import least_s
+from netoffload.lab.testbed.build import octets_on_wires
+from netoffload.lab.testbed.processes import process_cpu_s
 from netoffload.machine.environment import system_versions
 from netoffload_mpi import MPI, CompComm
 
@@ -60,6 +59,9 @@ AGGREGATOR: Final = 0
 
 IN_A_ROW: Final = 100
 """Calls on short vectors that are timed together: a single call would measure how ranks wake up from the barrier."""
+
+WIRE: Final = "octets on all wires"
+CPU_S: Final = "CPU seconds of the NIC"
 
 R = TypeVar("R", bound=Finding)
 
@@ -111,7 +113,8 @@ def check_answer(comm: CompComm, what: str, call: Reduce, count: int, draw: Draw
     is_modelled = what.endswith("_comp")
     precision = comm.precision() if is_modelled else None
     max_error = 0.0
-    for make in (_whole_numbers_of(seed), draw) if is_modelled else (_whole_numbers_of(seed),):
+    exact = functools.partial(whole_numbers, seed=seed)
+    for make in (exact, draw) if is_modelled else (exact,):
         values = make(comm.rank, count)
         call(values)
         verdict = None
@@ -125,10 +128,6 @@ def check_answer(comm: CompComm, what: str, call: Reduce, count: int, draw: Draw
         if verdict is not None:
             raise ReplicaError(f"{what}: {verdict}")
     return max_error
-
-
-def _whole_numbers_of(seed: int) -> Draw:
-    return lambda rank, count: whole_numbers(rank, count, seed)
 
 
 def _round_trip(quantise: Quantise) -> RoundTrip:
@@ -161,43 +160,40 @@ def _difference(values: Float32Array, wanted: Float32Array) -> str | None:
     )
 
 
-def measure(comm: CompComm, what: str, call: Reduce, asked: Asked, size_octets: int) -> AllreduceResult:
+def measure(comm: CompComm, what: str, call: Reduce, size_octets: int, options: argparse.Namespace) -> AllreduceResult:
     """Check, warm up and time reductions of one size; return one result, the same on every rank."""
     count = size_octets // 4
     # Warms up too: opens the windows, touches the pages.
-    max_error = check_answer(comm, what, call, count, asked.draw, asked.seed)
+    max_error = check_answer(comm, what, call, count, options.draw, options.seed)
     exchange = comm.exchange()
-    gradient = asked.draw(comm.rank, count)
+    gradient = options.draw(comm.rank, count)
     values = gradient.copy()
     call(values)
     in_a_row = IN_A_ROW if is_short(count, comm.size) else 1
 
-    def turn(_number: int) -> tuple[float, float]:
+    def sample() -> tuple[float, float]:
         np.copyto(values, gradient)
         barrier(exchange)
-        start_s, cpu_before_s = time.perf_counter(), _own_cpu_s()
+        start_s, cpu_before_s = time.perf_counter(), time.process_time()
         call(values)
         for _ in range(in_a_row - 1):
             np.copyto(values, gradient)
             call(values)
-        return (time.perf_counter() - start_s) / in_a_row, (_own_cpu_s() - cpu_before_s) / in_a_row
+        return (time.perf_counter() - start_s) / in_a_row, (time.process_time() - cpu_before_s) / in_a_row
 
-    contender = Contender(what, turn)
-    before, nic_before, nic_cpu_s_before = _wire_totals(comm), _nic_counters(), _nic_cpu_s()
-    take_turns([contender], asked.repeat)
+    before = _readings(comm)
+    times_s, cpu_s = zip(*(sample() for _ in range(options.repeat)), strict=True)
     barrier(exchange)
-    calls = asked.repeat * in_a_row
-    after, nic_after, nic_cpu_s_after = _wire_totals(comm), _nic_counters(), _nic_cpu_s()
-    slowest = [max(times) for times in zip(*comm.allgather([wall_s for wall_s, _ in contender.samples]), strict=True)]
-    nics = comm.allgather(None if nic_before is None else _delta(nic_before, nic_after or {}))
-    nic_cpu_s = comm.allgather(
-        None if nic_cpu_s_before is None or nic_cpu_s_after is None else nic_cpu_s_after - nic_cpu_s_before
-    )
-    nic_s = None if None in nic_cpu_s else sum(nic_cpu_s) / calls
-    ranks_s = sum(comm.allgather(sum(cpu_s for _, cpu_s in contender.samples))) / asked.repeat
-    octets = None if before is None or after is None else (after - before) / calls
+    calls, after = options.repeat * in_a_row, _readings(comm)
+    per_call = {name: (value - before.get(name, 0.0)) / calls for name, value in after.items()}
+    slowest = [max(times) for times in zip(*comm.allgather(times_s), strict=True)]
+    ranks_s = sum(comm.allgather(sum(cpu_s))) / options.repeat
+    octets: float | None = comm.bcast(per_call.pop(WIRE, None))
+    of_nics = comm.allgather(per_call or None)
+    nic = None if None in of_nics else {name: sum(one.get(name, 0.0) for one in of_nics) for name in of_nics[0]}
+    nic_s = None if nic is None or any(CPU_S not in one for one in of_nics) else nic[CPU_S]
     median_s = statistics.median(slowest)
-    bound_s = None if asked.rate_bps is None else least_s(comm.size, size_octets, asked.rate_bps)
+    bound_s = None if options.rate_bps is None else least_s(comm.size, size_octets, options.rate_bps)
     return AllreduceResult(
         what=what,
         nodes=comm.size,
@@ -213,39 +209,20 @@ def measure(comm: CompComm, what: str, call: Reduce, asked: Asked, size_octets: 
         cpu_s=ranks_s + (nic_s or 0.0),
         rank_cpu_s=ranks_s,
         nic_cpu_s=nic_s,
-        nic=None if None in nics else {name: sum(nic[name] for nic in nics) / calls for name in nics[0]},
+        nic=None if nic is None else {name: value for name, value in nic.items() if name != CPU_S},
         max_error=max_error,
     )
 
 
-def _wire_totals(comm: CompComm) -> int | None:
-    """Return the octets that all nodes have sent on their wires, or None without a meter; the same on every rank."""
-    path = os.environ.get(ENV_METER)
-    total = None
-    if comm.rank == 0 and path:
-        total = sum(int(node["tx_octets"]) for node in request(path, "wires")["nodes"])
-    agreed: int | None = comm.bcast(total)
-    return agreed
-
-
-def _own_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def _nic_counters() -> dict[str, int] | None:
-    path = os.environ.get(ENV_CONTROL)
-    return dict(request(path, "counters")["counters"]) if path else None
-
-
-def _nic_cpu_s() -> float | None:
-    """Return the CPU seconds of this node's NIC so far; None without a NIC, or if they cannot be read."""
-    path = os.environ.get(ENV_CONTROL)
-    return process_cpu_s(request(path, "info")["pid"]) if path else None
-
-
-def _delta(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    return {name: value - before.get(name, 0) for name, value in after.items()}
+def _readings(comm: CompComm) -> dict[str, float]:
+    """Return what a meter and this node's NIC count: octets on all wires (on rank 0), counters, and CPU seconds."""
+    meter, nic = os.environ.get(ENV_METER), os.environ.get(ENV_CONTROL)
+    readings: dict[str, float] = {WIRE: octets_on_wires(meter)} if comm.rank == 0 and meter else {}
+    if nic:
+        readings |= request(nic, "counters")["counters"]
+        cpu_s = process_cpu_s(request(nic, "info")["pid"])
+        readings |= {} if cpu_s is None else {CPU_S: cpu_s}
+    return readings
 
 
 def parser_of(module: str, text: str) -> argparse.ArgumentParser:
@@ -263,54 +240,17 @@ def parser_of(module: str, text: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = parser_of("rank_allreduce", __doc__ or "")
-    parser.add_argument(
-        "--what", choices=WHATS, action="append", help=f"repeat for several; default: {', '.join(WHATS_DEFAULT)}"
-    )
-    add_arguments(parser, AllreduceSettings, ALLREDUCE_ARGUMENTS)
-    parser.add_argument(
-        "--codec", choices=CODECS, help=f"codec of ranks that compress by themselves (${ENV_OFFLOAD}=inline)"
-    )
-    parser.add_argument(
-        "--bound", type=int, default=BOUND_K_DEFAULT, metavar="K", help="its error bound 2^-K (default %(default)s)"
-    )
-    parser.add_argument("--rate", help="rate of every link, such as 1gbit: adds the bound to the report")
-    return parser.parse_args(arguments)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What every rank sums, and how often."""
-
-    whats: tuple[str, ...]
-    sizes_octets: tuple[int, ...]
-    repeat: int
-    draw: Draw
-    seed: int
-    rate_bps: int | None
-
-    def __post_init__(self) -> None:
-        """Refuse before anything moves."""
-        if self.repeat < 1 or 0 in self.sizes_octets:
-            raise UsageError("nothing to time: repeat at least once, and sum at least 4 octets")
-
-
 def run(comm: CompComm, options: argparse.Namespace) -> AllreduceRecord:
     """Measure everything that was asked for; return the record, the same on every rank."""
-    asked = Asked(
-        tuple(dict.fromkeys(options.what or WHATS_DEFAULT)),
-        tuple(parse_size_octets(text) // 4 * 4 for text in options.size or AllreduceSettings.size),
-        options.repeat,
-        gradients_from(options.gradients, options.seed),
-        options.seed,
-        None if options.rate is None else parse_rate_bps(options.rate),
-    )
+    sizes_octets = [parse_size_octets(text) // 4 * 4 for text in options.size or AllreduceSettings.size]
+    if options.repeat < 1 or 0 in sizes_octets:
+        raise UsageError("nothing to time: repeat at least once, and sum at least 4 octets")
+    options.draw = gradients_from(options.gradients, options.seed)
+    options.rate_bps = None if options.rate is None else parse_rate_bps(options.rate)
     with contextlib.ExitStack() as stack:
-        calls = {what: stack.enter_context(reduction(comm, what)) for what in asked.whats}
-        results = [
-            measure(comm, what, call, asked, size) for size in asked.sizes_octets for what, call in calls.items()
-        ]
+        whats = dict.fromkeys(options.what or WHATS_DEFAULT)
+        calls = {what: stack.enter_context(reduction(comm, what)) for what in whats}
+        results = [measure(comm, what, call, size, options) for size in sizes_octets for what, call in calls.items()]
     return AllreduceRecord(**described(comm), results=tuple(results))
 
 
@@ -334,7 +274,15 @@ def table_of(record: AllreduceRecord) -> Table:
 
 def main(arguments: list[str]) -> None:
     """Measure as this process's rank of MPI's world; rank 0 reports."""
-    asked = _parse(arguments)
+    parser = parser_of("rank_allreduce", __doc__ or "")
+    whats = f"repeat for several; default: {', '.join(WHATS_DEFAULT)}"
+    codec = f"codec of ranks that compress by themselves (${ENV_OFFLOAD}=inline)"
+    parser.add_argument("--what", choices=WHATS, action="append", help=whats)
+    add_arguments(parser, AllreduceSettings, ALLREDUCE_ARGUMENTS)
+    parser.add_argument("--codec", choices=CODECS, help=codec)
+    parser.add_argument("--bound", type=int, default=BOUND_K_DEFAULT, metavar="K", help="its bound 2^-K (%(default)s)")
+    parser.add_argument("--rate", help="rate of every link, such as 1gbit: adds the bound to the report")
+    asked = parser.parse_args(arguments)
     precision = (asked.codec, check_bound_k(asked.bound)) if asked.codec else (None, None)
     measure_and_tell(asked, lambda comm: run(comm, asked), table_of, precision)
 

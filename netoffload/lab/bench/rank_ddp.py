@@ -11,16 +11,17 @@ import argparse
 import functools
 import json
 import os
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from netoffload.compiled.programs import end_at_once
 from netoffload.config import ENV_METER
-from netoffload.control import request
 from netoffload.errors import ReplicaError, RunError
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpHook, DdpRecord, DdpResult
+from netoffload.lab.testbed.build import octets_on_wires
 from netoffload.lab.training import ddp
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import Dataset, open_saved
@@ -77,7 +78,9 @@ def measure(job: RankJob, names: list[str], rounds: int) -> DdpRecord:
 
     contenders = [Contender(name, functools.partial(turn, name)) for name in replicas]
     take_turns(contenders, rounds, warm_ups=1, on_turn=tell)
-    results = [_result(one, replicas[one.name], dataset) for one in contenders]
+    alone, *others = contenders
+    compute_s = statistics.median(_slowest_s(alone))
+    results = [_result(one, replicas[one.name], dataset, compute_s) for one in others]
     for replica in replicas.values():
         replica.close()
     return DdpRecord(system_versions() | versions("torch"), tuple(results))
@@ -87,26 +90,37 @@ def _options(hook: DdpHook, bound_k: int | None) -> dict[str, Any]:
     return {**hook.options, "bound": bound_k} if hook.is_bounded else dict(hook.options)
 
 
-def _result(contender: Contender[Sample], replica: ddp.DdpReplica, dataset: Dataset) -> DdpResult:
-    name, is_alone = contender.name, contender.name == ALONE
-    if not is_alone and len(set(ddp.gathered(replica.digest()))) > 1:
+def _slowest_s(contender: Contender[Sample]) -> tuple[float, ...]:
+    mine = [time_s for one in contender.samples for time_s in one.times_s]
+    return tuple(max(times_s) for times_s in zip(*ddp.gathered(mine), strict=True))
+
+
+def _result(contender: Contender[Sample], replica: ddp.DdpReplica, dataset: Dataset, compute_s: float) -> DdpResult:
+    name, samples = contender.name, contender.samples
+    if len(set(ddp.gathered(replica.digest()))) > 1:
         raise ReplicaError(f"{name}: the replicas differ")
-    samples = contender.samples
     ring, sent = sum(one.ring_octets for one in samples), sum(one.sent_octets for one in samples)
     if sent >= ring > 0:
         raise RunError(f"{name}: nothing was compressed")
-    mine = [time_s for one in samples for time_s in one.times_s]
-    slowest = [max(times_s) for times_s in zip(*ddp.gathered(mine), strict=True)]
-    octets = sum(one.wire_octets for one in samples) / len(slowest)
-    accuracy = replica.accuracy(dataset) if ddp.rank() == 0 and not is_alone else None
-    return DdpResult(name, tuple(slowest), octets, ring / sent if sent else None, accuracy, replica.loss)
+    times_s = _slowest_s(contender)
+    step_s = statistics.median(times_s)
+    return DdpResult(
+        what=name,
+        s_per_iteration=step_s,
+        compute_s=compute_s,
+        communicate_s=max(0.0, step_s - compute_s),
+        wire_bytes_per_iteration=sum(one.wire_octets for one in samples) / len(times_s),
+        ratio_to_fp16=None,
+        payload_ratio=ring / sent if sent else None,
+        accuracy=replica.accuracy(dataset) if ddp.rank() == 0 else 0.0,
+        loss=replica.loss,
+        times_s=times_s,
+    )
 
 
 def _wire_octets() -> int:
     """Return the octets that all nodes have sent on their wires; 0 on other ranks than rank 0."""
-    if ddp.rank() != 0:
-        return 0
-    return sum(int(node["tx_octets"]) for node in request(os.environ[ENV_METER], "wires")["nodes"])
+    return octets_on_wires(os.environ[ENV_METER]) if ddp.rank() == 0 else 0
 
 
 def main() -> None:

@@ -76,100 +76,66 @@ def computation(kind: str, seconds: float) -> Compute:
     return compute
 
 
-class Step:
-    """One step's buckets, and the four ways to do it; ``gradients``: float32[buckets, n] of this rank."""
-
-    def __init__(self, comm: CompComm, gradients: Float32Array, compute: Compute) -> None:
-        self._comm = comm
-        self._gradients = gradients
-        self._compute = compute
-        self.values = gradients.copy()
-
-    def compute_alone(self) -> None:
-        """Compute all buckets."""
-        for _ in self.values:
-            self._compute()
-
-    def communicate_alone(self) -> None:
-        """Sum all buckets, one after the other."""
-        for bucket in self.values:
-            self._comm.Allreduce_comp(MPI.IN_PLACE, bucket)
-
-    def serial(self) -> None:
-        """Compute all, then sum all."""
-        self.compute_alone()
-        self.communicate_alone()
-
-    def overlapped(self) -> None:
-        """Sum each bucket while the next ones are computed."""
-        requests = []
-        for bucket in self.values:
-            self._compute()
-            requests.append(self._comm.Iallreduce_comp(MPI.IN_PLACE, bucket))
-        CompRequest.Waitall(requests)
-
-    def time_s(self, way: Callable[[], None]) -> float:
-        """Return the slowest rank's time for one of the ways; collective."""
-        np.copyto(self.values, self._gradients)
-        barrier(self._comm.exchange())
-        start_s = time.perf_counter()
-        way()
-        seconds: list[float] = self._comm.allgather(time.perf_counter() - start_s)
-        return max(seconds)
-
-    def digest(self) -> str:
-        """Return a digest of the values, for comparison."""
-        return hashlib.sha256(self.values.tobytes()).hexdigest()
-
-
 def measure(comm: CompComm, kind: str, gradients: Float32Array, compute_s: float | None, repeat: int) -> OverlapResult:
     """Check, warm up and time all ways with one kind of computation; return the result, the same on every rank.
 
     ``gradients`` are float32[buckets, n]. Without ``compute_s``, computing a bucket takes as long as communicating it.
     """
-    plain = Step(comm, gradients, lambda: None)
-    plain.time_s(plain.communicate_alone)  # warms up
-    bucket_s = plain.time_s(plain.communicate_alone) / len(gradients)
+    values = gradients.copy()
+
+    def communicate() -> None:
+        for bucket in values:
+            comm.Allreduce_comp(MPI.IN_PLACE, bucket)
+
+    def time_s(way: Callable[[], None]) -> float:
+        np.copyto(values, gradients)
+        barrier(comm.exchange())
+        start_s = time.perf_counter()
+        way()
+        seconds: list[float] = comm.allgather(time.perf_counter() - start_s)
+        return max(seconds)
+
+    time_s(communicate)  # warms up
+    bucket_s = time_s(communicate) / len(gradients)
+    expected = hashlib.sha256(values.tobytes()).digest()
     per_bucket_s = bucket_s if compute_s is None else compute_s
-    expected = plain.digest()
-    step = Step(comm, gradients, computation(kind, per_bucket_s))
+    compute_one = computation(kind, per_bucket_s)
 
-    def summing(name: str, way: Callable[[], None], _number: int) -> float:
-        time_s = step.time_s(way)
-        if set(comm.allgather(step.digest())) != {expected}:
+    def compute() -> None:
+        for _ in values:
+            compute_one()
+
+    def serial() -> None:
+        compute()
+        communicate()
+
+    def overlapped() -> None:
+        requests = []
+        for bucket in values:
+            compute_one()
+            requests.append(comm.Iallreduce_comp(MPI.IN_PLACE, bucket))
+        CompRequest.Waitall(requests)
+
+    def turn(name: str, way: Callable[[], None], _number: int) -> float:
+        took_s = time_s(way)
+        if way is not compute and set(comm.allgather(hashlib.sha256(values.tobytes()).digest())) != {expected}:
             raise ReplicaError(f"{name} with {kind}: ranks hold different sums, or not those of communication alone")
-        return time_s
+        return took_s
 
-    ways = {"communication": step.communicate_alone, "serial": step.serial, "overlapped": step.overlapped}
-    contenders = [
-        Contender("compute", lambda _number: step.time_s(step.compute_alone)),
-        *(Contender(name, functools.partial(summing, name, way)) for name, way in ways.items()),
-    ]
+    ways = {"compute": compute, "communication": communicate, "serial": serial, "overlapped": overlapped}
+    contenders = [Contender(name, functools.partial(turn, name, way)) for name, way in ways.items()]
     take_turns(contenders, repeat)
-    return summary(kind, per_bucket_s, {contender.name: tuple(contender.samples) for contender in contenders})
-
-
-def summary(kind: str, per_bucket_s: float, times_s: dict[str, tuple[float, ...]]) -> OverlapResult:
-    """Return the medians, and how much of the shorter part disappeared behind the longer one."""
-    compute_s, communication_s, serial_s, overlapped_s = (
-        statistics.median(times_s[name]) for name in ("compute", "communication", "serial", "overlapped")
-    )
+    computing_s, communication_s, serial_s, overlapped_s = (statistics.median(one.samples) for one in contenders)
     return OverlapResult(
         compute_kind=kind,
         compute_s_per_bucket=per_bucket_s,
-        times_s=times_s,
-        compute_s=compute_s,
+        times_s={one.name: tuple(one.samples) for one in contenders},
+        compute_s=computing_s,
         communication_s=communication_s,
         serial_s=serial_s,
         overlapped_s=overlapped_s,
-        overlap=(serial_s - overlapped_s) / min(compute_s, communication_s),
+        overlap=(serial_s - overlapped_s) / min(computing_s, communication_s),
     )
-
-
-def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = parser_of("rank_overlap", __doc__ or "")
-    add_arguments(parser, OverlapSettings, OVERLAP_ARGUMENTS)
-    return parser.parse_args(arguments)
 
 
 def run(comm: CompComm, asked: argparse.Namespace) -> OverlapRecord:
@@ -203,7 +169,9 @@ def table_of(record: OverlapRecord) -> Table:
 
 def main(arguments: list[str]) -> None:
     """Measure as this process's rank of MPI's world; rank 0 reports."""
-    asked = _parse(arguments)
+    parser = parser_of("rank_overlap", __doc__ or "")
+    add_arguments(parser, OverlapSettings, OVERLAP_ARGUMENTS)
+    asked = parser.parse_args(arguments)
     measure_and_tell(asked, lambda comm: run(comm, asked), table_of)
 
 

@@ -6,19 +6,17 @@ heavy is imported; what needs more than ``netoffload.config`` to be checked is r
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from netoffload import config
-from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.lab.bench.jobs import COMPUTE, DDP_HOOKS, JOBS
 from netoffload.lab.declared import Settings, setting
 
 if TYPE_CHECKING:
-    from netoffload.lab.testbed import TestbedSettings
     from netoffload.lab.training.config import TrainSettings
 
 GRADIENTS: Final = "gaussian:0.002"
@@ -54,13 +52,8 @@ def parse_vector_octets(text: str) -> int:
     return octets
 
 
-def check_nodes(nodes: int) -> None:
-    """Refuse a number of nodes that exchange nothing."""
-    if nodes < 2:
-        raise UsageError(f"{nodes} nodes exchange nothing: use at least 2")
-
-
-def _words(text: str) -> tuple[str, ...]:
+def listed(text: str) -> tuple[str, ...]:
+    """Return the words between commas, each once."""
     return tuple(dict.fromkeys(word for word in (part.strip() for part in text.split(",")) if word))
 
 
@@ -108,18 +101,6 @@ class AllreduceSettings(Settings):
     mtu: int = _mtu()
     seed: int = _seed("the values")
 
-    @property
-    def sizes_octets(self) -> tuple[int, ...]:
-        """Lengths of the vectors."""
-        return tuple(map(parse_vector_octets, self.size))
-
-    def beds(self) -> list[TestbedSettings]:
-        """Return the testbeds, one for each number of nodes."""
-        from netoffload.lab.testbed import NicSettings, TestbedSettings
-
-        nic = NicSettings(self.codec, self.bound, self.packing)
-        return [TestbedSettings(nodes, config.parse_rate_bps(self.rate), self.mtu, nic) for nodes in self.nodes]
-
 
 @dataclass(frozen=True)
 class CodecSettings(Settings):
@@ -145,11 +126,6 @@ class CodecSettings(Settings):
     repeat: int = setting(9, "Timed samples of each codec and vector.", least=1)
     seed: int = _seed("the data")
     figure: Path | None = setting(None, "Also draw ratio against worst error: .png, .svg, .pdf.")
-
-    @property
-    def floats(self) -> tuple[int, ...]:
-        """The vectors' lengths."""
-        return tuple(parse_vector_octets(text) // 4 for text in self.size)
 
 
 @dataclass(frozen=True)
@@ -211,10 +187,6 @@ class DdpSettings(Settings):
     seed: int = _seed("weights, batches, and the digits' test set")
     figure: Path | None = setting(None, "Also draw the table into this file: .png, .svg, .pdf.")
 
-    def training(self) -> TrainSettings:
-        """Return the settings of the training, whose method is not used."""
-        return training_of(self, iterations=self.steps, batch=self.batch)
-
 
 @dataclass(frozen=True)
 class EightBitSettings(Settings):
@@ -261,23 +233,6 @@ class NicBenchSettings(Settings):
     round_trips: int = setting(2000, "Timed round trips per round.", least=1)
     seed: int = _seed("gaussian gradients")
 
-    @property
-    def rates_bps(self) -> tuple[int, ...]:
-        """Rates of the shaped stages."""
-        return tuple(map(config.parse_rate_bps, _words(self.rates)))
-
-    @property
-    def size_octets(self) -> int:
-        """Length of a stream over unshaped wires, whole floats."""
-        return parse_vector_octets(self.size)
-
-    def peers_of(self, known: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the names of the tunnels, of those that are known."""
-        names = {PEERS_ALL: known, PEERS_NONE: ()}.get(self.peers, _words(self.peers))
-        for name in names:
-            check_choice("peer", name, known)
-        return names
-
 
 @dataclass(frozen=True)
 class OverlapSettings(Settings):
@@ -312,13 +267,6 @@ class OverlapSettings(Settings):
     codec: str = _codec()
     seed: int = _seed("the values")
 
-    def bed(self) -> TestbedSettings:
-        """Return the testbed."""
-        from netoffload.lab.testbed import NicSettings, TestbedSettings
-
-        nic = NicSettings(self.codec, self.bound) if self.nic else None
-        return TestbedSettings(self.nodes, config.parse_rate_bps(self.rate), nic=nic)
-
 
 @dataclass(frozen=True)
 class ThresholdsSettings(Settings):
@@ -341,19 +289,15 @@ class ThresholdsSettings(Settings):
     threshold: tuple[float, ...] = setting((), "Try this threshold; repeat for several; default: 0.0001 to 0.2.")
     out: Path | None = setting(None, "Append the result to this file of JSON lines.")
 
-    def training(self) -> TrainSettings:
-        """Return the settings of the runs, whose method is replaced."""
-        return training_of(self, iterations=self.iterations)
 
-
-def training_of(given: DdpSettings | ThresholdsSettings, **more: Any) -> TrainSettings:
-    """Return the settings of a training, from fields of the same names, and others."""
+def training_of(asked: Any, **more: Any) -> TrainSettings:
+    """Return the settings of a training, from fields of the same names, and others; its method may be of no use."""
     from netoffload.lab.training.config import TrainSettings
 
-    names = ("nodes", "seed", "model", "data", "learning_rate")
-    folder = None if given.data_dir is None else str(given.data_dir)
-    same: dict[str, Any] = {name: getattr(given, name) for name in names}
-    return TrainSettings("inc", data_dir=folder, **same, **more)
+    same = {field.name: getattr(asked, field.name) for field in fields(TrainSettings) if hasattr(asked, field.name)}
+    if same.get("data_dir") is not None:
+        same["data_dir"] = str(same["data_dir"])
+    return TrainSettings(**{"method": "inc", **same, **more})
 
 
 @dataclass(frozen=True)
@@ -381,7 +325,7 @@ class AdviseSettings(Settings):
     Example: netoffload run -n 4 --rate 1gbit --no-nic -- -m netoffload advise --model cnn
     """
 
-    experiment: ClassVar = "netoffload.lab.bench.advice_measure:Adviser"
+    experiment: ClassVar = "netoffload.lab.bench.advice:Adviser"
     script: tuple[str, ...] = setting((), "Your training script, instead of a model.", argument="[-- SCRIPT [ARGS]...]")
     rate: str | None = setting(None, "Rate of every link: 100mbit, 1gbit. Default: measured.")
     delay: float = setting(0.0, "Delay of every link, one way, in ms; with --rate.")
@@ -394,11 +338,6 @@ class AdviseSettings(Settings):
     bound: int = _bound()
     error: float = setting(0.1, "Largest relative error of an exchange to recommend.")
     is_tried: bool = setting(False, "Also time the plain ring and the inline rings.", "--try")
-
-    @property
-    def rate_bps(self) -> int | None:
-        """Rate of the network; None: measure it."""
-        return None if self.rate is None else config.parse_rate_bps(self.rate)
 
 
 EXPERIMENTS: Final[dict[str, type[Settings]]] = {

@@ -6,16 +6,17 @@ threshold sends least among those whose accuracy is as good as the highest one.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import netoffload
 from netoffload.errors import UsageError
 from netoffload.lab import results
-from netoffload.lab.bench.settings import ThresholdsSettings
-from netoffload.lab.declared import AllOrNothing, Finding, Progress, Table, numbers, percent, words
+from netoffload.lab.bench.settings import ThresholdsSettings, training_of
+from netoffload.lab.declared import AllOrNothing, Column, Finding, Progress, Table, percent, words
 from netoffload.lab.training import data, inprocess
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.dataset import Dataset
@@ -30,14 +31,14 @@ AS_GOOD: Final = 0.01
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Finding):
     """One run: its threshold, accuracy (0..1), loss (None: not finite) and the share of octets that it sent."""
 
-    method: str
-    threshold: float
-    accuracy: float
+    method: Annotated[str, words("method")]
+    threshold: Annotated[float, Column("threshold", "g")]
+    accuracy: Annotated[float, Column("accuracy %", percent)]
     final_loss: float | None
-    efficiency: float
+    efficiency: Annotated[float, Column("octets %", ".2f", 0.01)]
 
 
 def search(
@@ -46,21 +47,16 @@ def search(
     *,
     methods: Sequence[str] = METHODS,
     grid: Sequence[float] = GRID,
-    on_trial: Callable[[Trial], None] = lambda _trial: None,
-) -> list[Trial]:
+) -> Iterator[Trial]:
     """Train with every threshold of every method, which replaces that of ``settings``."""
-    trials = []
-    for method in methods:
-        for threshold in grid:
-            run = replace(settings, method=f"{method}:threshold={threshold:g}")
-            try:
-                learned = inprocess.train(run, dataset)
-                trial = Trial(method, threshold, learned.accuracy, learned.final_loss, learned.efficiency)
-            except UsageError:  # the run diverged: compressors refuse values that are not finite
-                trial = Trial(method, threshold, 0.0, None, 0.0)
-            trials.append(trial)
-            on_trial(trial)
-    return trials
+    for method, threshold in itertools.product(methods, grid):
+        run = replace(settings, method=f"{method}:threshold={threshold:g}")
+        try:
+            learned = inprocess.train(run, dataset)
+        except UsageError:  # the run diverged: compressors refuse values that are not finite
+            yield Trial(method, threshold, 0.0, None, 0.0)
+        else:
+            yield Trial(method, threshold, learned.accuracy, learned.final_loss, learned.efficiency)
 
 
 def best(trials: Sequence[Trial]) -> Trial:
@@ -82,21 +78,19 @@ class Findings(Finding):
 
     def shown(self) -> Iterator[Table | str]:
         """See :meth:`Finding.shown`."""
+        table = Table.of(Trial, self.trials, None)
         cells = [
-            [
-                *(one.method, f"{one.threshold:g}", percent(one.accuracy), percent(one.efficiency, ".2f")),
-                "best" if self.best[one.method] == one.threshold else "",
-            ]
-            for one in self.trials
+            [*row, "best" if self.best[one.method] == one.threshold else ""]
+            for row, one in zip(table.rows, self.trials, strict=True)
         ]
-        yield Table(None, [words("method"), *numbers("threshold", "accuracy %", "octets %"), words("")], cells)
+        yield Table(None, [*table.columns, words("")], cells)
 
 
 class Thresholds(AllOrNothing[Findings]):
     """Every threshold of every threshold method."""
 
     def __init__(self, asked: ThresholdsSettings) -> None:
-        self._settings, self._grid, self._out = asked.training(), asked.threshold or GRID, asked.out
+        self._settings, self._grid, self._out = training_of(asked), asked.threshold or GRID, asked.out
         self._dataset = data.load(self._settings)
         if asked.out is not None:
             results.check_writable(asked.out)
@@ -106,12 +100,9 @@ class Thresholds(AllOrNothing[Findings]):
         trials: list[Trial] = []
         total = len(METHODS) * len(self._grid)
         progress(f"trying {total} thresholds")
-
-        def on_trial(trial: Trial) -> None:
+        for trial in search(self._settings, self._dataset, grid=self._grid):
             trials.append(trial)
             progress(f"{trial.method}, threshold {trial.threshold:g}", len(trials) / total)
-
-        search(self._settings, self._dataset, grid=self._grid, on_trial=on_trial)
         resolved = asdict(self._settings.resolved())
         self.found = Findings(
             configuration={key: value for key, value in resolved.items() if key not in ("method", "data_dir")},

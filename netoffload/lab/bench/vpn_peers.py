@@ -9,28 +9,21 @@ default of 1500, which can be chosen too. OpenVPN 2.7 no longer compresses what 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from netoffload.errors import TestbedError
+from netoffload.lab.testbed.processes import end, find_program, identify
 
 if TYPE_CHECKING:
     from netoffload.lab.testbed.build import Testbed
 
-SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Folders of daemons, which a user's PATH may lack."""
-
 PACKAGE: Final = "openvpn (2.6; 2.7 does not compress)"
 BUFFER_OCTETS: Final = 4 * 1024 * 1024
 LARGE_MTU: Final = 48_000
-END_TIMEOUT_S: Final = 5.0
 VERSION_TIMEOUT_S: Final = 10.0
 
 
@@ -52,19 +45,13 @@ class Peer:
         """Return a node's address in the tunnel."""
         return f"{self.network}.{node_index + 1}"
 
-    def path(self) -> str | None:
-        """Return the executable's path, or None where it is not installed."""
-        return shutil.which(self.program) or shutil.which(self.program, path=SYSTEM_PATH)
-
     def version(self) -> str:
         """Return the version that the program says it has, or ``unknown``."""
-        path = self.path()
-        if path is None:
+        if (path := find_program(self.program)) is None:
             return "missing"
         try:
-            asked = subprocess.run(
-                [path, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=VERSION_TIMEOUT_S
-            )
+            words, quiet = [path, "--version"], subprocess.DEVNULL
+            asked = subprocess.run(words, capture_output=True, stdin=quiet, timeout=VERSION_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired):
             return "unknown"
         found = re.search(r"\d+\.[\dX]+(?:\.\d+)?", (asked.stdout + asked.stderr).decode(errors="replace"))
@@ -72,9 +59,8 @@ class Peer:
 
     def argv(self, bed: Testbed, own: int) -> list[str]:
         """Return the command line of one end."""
-        path = self.path()
-        if path is None:
-            raise TestbedError(f"the program {self.program} is missing")
+        path = find_program(self.program)
+        assert path is not None
         local, remote = bed.plan.nodes[own].address, bed.plan.nodes[1 - own].address
         return [
             *(path, "--dev", self.device, "--dev-type", "tap", "--proto", "udp4"),
@@ -95,25 +81,34 @@ PEERS: Final = {
 
 def missing(peer: Peer) -> str | None:
     """Return what to install for this peer, or None if it is installed."""
-    return None if peer.path() is not None else f"{peer.program} is not installed: install the package {PACKAGE}"
+    if find_program(peer.program) is not None:
+        return None
+    return f"{peer.program} is not installed: install the package {PACKAGE}"
 
 
+@dataclass(frozen=True)
 class Tunnel:
-    """A running tunnel: n1's address in it, and the pids of both ends."""
+    """A running tunnel: its ends by node, and the folder of their logs."""
 
-    def __init__(self, peer: Peer, folder: Path, ends: dict[int, subprocess.Popen[bytes]]) -> None:
-        """Describe the processes ``ends``, by node; ``folder`` holds their logs."""
-        self.address = peer.address(1)
-        self.pids = [process.pid for process in ends.values()]
-        self._folder = folder
-        self._ends = ends
+    peer: Peer
+    folder: Path
+    ends: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def pids(self) -> list[int]:
+        """The pids of both ends."""
+        return [process.pid for process in self.ends.values()]
+
+    def log(self, own: int) -> Path:
+        """Return the log of a node's end."""
+        return self.folder / f"log{own}"
 
     def state(self) -> str:
         """Say whether both ends run and what they said last."""
         said = []
-        for own, process in sorted(self._ends.items()):
+        for own, process in sorted(self.ends.items()):
             runs = "runs" if process.poll() is None else f"ended with {process.returncode}"
-            lines = _log_path(self._folder, own).read_text(errors="replace").strip().splitlines()
+            lines = self.log(own).read_text(errors="replace").strip().splitlines()
             said.append(f"n{own} {runs}" + (f", {lines[-1].strip()!r}" if lines else ""))
         return "; ".join(said)
 
@@ -124,26 +119,14 @@ def tunnel(bed: Testbed, peer: Peer) -> Iterator[Tunnel]:
 
     The caller finds out whether the tunnel comes up: ends that cannot reach each other go on trying.
     """
-    folder = bed.make_scratch()
-    with contextlib.ExitStack() as stack:
-        ends: dict[int, subprocess.Popen[bytes]] = {}
+    made = Tunnel(peer, bed.make_scratch())
+    try:
         for own in (1, 0):
-            log = stack.enter_context(_log_path(folder, own).open("wb"))
-            argv = peer.argv(bed, own)
-            ends[own] = bed.popen(own, argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-            stack.callback(_end, ends[own])
-        yield Tunnel(peer, folder, ends)
-
-
-def _log_path(folder: Path, own: int) -> Path:
-    return folder / f"log{own}"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=END_TIMEOUT_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+            with made.log(own).open("wb") as log:
+                how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+                made.ends[own] = bed.popen(own, peer.argv(bed, own), **how, start_new_session=True)
+        yield made
+    finally:
+        end(identity for pid in made.pids if (identity := identify(pid)) is not None)
+        for process in made.ends.values():
+            process.wait()

@@ -1,4 +1,4 @@
-"""``netoffload bench``: a command for each experiment, made from its settings (``netoffload.lab.declared``)."""
+"""``netoffload bench``, ``model``, ``advise``: commands that are made from settings (``netoffload.lab.declared``)."""
 
 from __future__ import annotations
 
@@ -6,35 +6,22 @@ import dataclasses
 import inspect
 import json
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from typing import Annotated, Any
 
 import typer
 
 from netoffload.cli.app import app, console, notes, progress_bar, told_anyway
-from netoffload.cli.grouped import with_groups
-from netoffload.lab.bench.settings import EXPERIMENTS
+from netoffload.cli.grouped import Group, with_groups
+from netoffload.lab.bench.settings import EXPERIMENTS, AdviseSettings
 from netoffload.lab.cli.figures import drawn
 from netoffload.lab.declared import Experiment, Finding, Settings, Table
-
-bench_app = typer.Typer(no_args_is_help=True, help="Time collectives over emulated links, codecs, and NICs.")
-app.add_typer(bench_app, name="bench")
+from netoffload.lab.models.settings import MODELS
 
 
-@bench_app.callback()
-def _bench() -> None:
-    """Time collectives over emulated links, codecs, and NICs."""
-
-
-def command_of(settings: type[Settings], module: str) -> Callable[..., None]:
+def command_of(settings: type[Settings]) -> Callable[..., None]:
     """Return the command of a class of settings: it runs their experiment, and prints the findings."""
-    options, tuples = _options(settings)
-
-    def made(**given: Any) -> Settings:
-        for name, default in tuples.items():
-            given[name] = tuple(dict.fromkeys(given[name])) if given[name] else default
-        return settings(**given)
 
     def command(
         asked: Any, as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
@@ -45,12 +32,17 @@ def command_of(settings: type[Settings], module: str) -> Callable[..., None]:
             found.draw(path)
             notes.print(f"the figure is in {path}", highlight=False)
 
-    command.__doc__, command.__module__ = settings.__doc__, module
-    return with_groups(command, {"asked": (options, made)})
+    command.__doc__ = settings.__doc__
+    return with_groups(command, {"asked": options_of(settings)})
 
 
-def _options(settings: type[Settings]) -> tuple[list[inspect.Parameter], dict[str, Any]]:
-    """Return the parameters of a command, and the defaults of those that may be given several times."""
+def shows_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace the parameter ``asked`` of a command, a class of settings, by one for each of them."""
+    return with_groups(command, {"asked": options_of(typing.get_type_hints(command)["asked"])})
+
+
+def options_of(settings: type[Any]) -> Group:
+    """Return the parameters of a command, and the function that makes settings of their values."""
     kinds, options = typing.get_type_hints(settings), []
     tuples: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
@@ -67,7 +59,13 @@ def _options(settings: type[Settings]) -> tuple[list[inspect.Parameter], dict[st
         )
         place = inspect.Parameter.POSITIONAL_OR_KEYWORD
         options.append(inspect.Parameter(field.name, place, default=default, annotation=Annotated[kind, option]))
-    return options, tuples
+
+    def made(**given: Any) -> Any:
+        for name, default in tuples.items():
+            given[name] = tuple(dict.fromkeys(given[name])) if given[name] else default
+        return settings(**given)
+
+    return options, made
 
 
 def run(experiment: Experiment[Finding], *, as_json: bool) -> None:
@@ -91,5 +89,18 @@ def run(experiment: Experiment[Finding], *, as_json: bool) -> None:
         experiment.measure(progress)
 
 
-for _name, _settings in EXPERIMENTS.items():
-    bench_app.command(_name)(command_of(_settings, __name__))
+def _add_group(name: str, summary: str, members: Mapping[str, type[Settings]]) -> None:
+    def callback() -> None:
+        pass
+
+    callback.__doc__ = summary
+    group = typer.Typer(no_args_is_help=True)
+    group.callback()(callback)
+    for member, settings in members.items():
+        group.command(member)(command_of(settings))
+    app.add_typer(group, name=name)
+
+
+_add_group("bench", "Time collectives over emulated links, codecs, and NICs.", EXPERIMENTS)
+_add_group("model", "Model hardware that is not here.", MODELS)
+app.command("advise")(command_of(AdviseSettings))

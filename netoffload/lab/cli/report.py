@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from netoffload.cli.app import app, console, notes
 from netoffload.errors import UsageError
+from netoffload.lab.cli.figures import drawn
 
 if TYPE_CHECKING:
     from netoffload.lab.reports import Summary
@@ -87,17 +86,7 @@ def print_summary(summary: Summary, *, as_json: bool) -> None:
 
     if as_json:
         print(json.dumps(summary.to_json(), indent=2))
-        return
-    if len(summary.bars) > reports.WIDEST:
+    elif len(summary.bars) > reports.WIDEST:
         console.print(reports.table_text(summary), soft_wrap=True, highlight=False, markup=False)
-        return
-    name, *bars = reports.table_header(summary)
-    table = Table(box=box.SIMPLE_HEAD, caption=Text(reports.describe_run(summary)), caption_justify="left")
-    rows = list(reports.table_rows(summary))
-    table.add_column(name, overflow="fold")
-    for bar, *cells in zip(bars, *(row[1:] for row in rows), strict=True):
-        longest = max(len(number) for cell in cells for number in cell.split())  # the names of bars are folded
-        table.add_column(bar, justify="right", overflow="fold", min_width=longest)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    else:
+        console.print(drawn(reports.table_of(summary)), Text(reports.describe_run(summary)))

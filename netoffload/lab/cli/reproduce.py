@@ -12,8 +12,9 @@ import typer
 
 from netoffload.cli.app import app, console, notes, progress_bar
 from netoffload.errors import RunError
-from netoffload.lab.cli.figures import table
+from netoffload.lab.cli.figures import drawn
 from netoffload.lab.cli.training_runs import prepared
+from netoffload.lab.declared import Column, Table, words
 
 if TYPE_CHECKING:
     from netoffload.lab.papers.item import Item
@@ -81,18 +82,13 @@ def _list() -> None:
     from netoffload.lab import papers
 
     for paper in papers.PAPERS:
-        rows = table(paper.citation, ("name", "what"), ("name", "what"))
-        for item in paper.items:
-            rows.add_row(item.name, item.title)
-        console.print(rows)
+        rows = [(item.name, item.title) for item in paper.items]
+        console.print(drawn(Table(paper.citation, [words("name"), words("what")], rows)))
 
 
 def _print(item: Item, rows: list[Row]) -> None:
     from netoffload.lab.papers import page
 
-    words = ("claim", "place", "unit", "")
-    made = table(f"{item.name}: {item.title}", page.HEADINGS, words)
-    for row in rows:
-        made.add_row(*row)
-    console.print(made)
+    columns = [Column(heading, is_words=heading in ("claim", "place", "unit", "")) for heading in page.HEADINGS]
+    console.print(drawn(Table(f"{item.name}: {item.title}", columns, rows)))
     sys.stdout.flush()

@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
 from netoffload import config
-from netoffload.cli.app import console, need, notes
+from netoffload.cli.app import console, need, notes, progress_bar
 from netoffload.errors import NetOffloadError
 from netoffload.lab import results
 from netoffload.lab.cli.report import print_summary
@@ -21,7 +18,6 @@ from netoffload.lab.training.data_spec import SYNTHETIC
 from netoffload.nic_options import NicSettings
 
 if TYPE_CHECKING:
-    from netoffload.lab.cli.training_options import OutputOptions
     from netoffload.lab.results import Record
     from netoffload.lab.testbed import TestbedSettings
     from netoffload.lab.training.config import TrainSettings
@@ -30,10 +26,6 @@ if TYPE_CHECKING:
 
 ZERO_SHARE_MAX: Final = 0.97
 """HDC on digits, 300 iterations: 98.3 % of floats crossed as 0 where nothing was learnt, 93 to 96 % where it was."""
-
-
-SPARKS: Final = " ▁▂▃▄▅▆▇█"
-SPARK_COLUMNS: Final = 24
 
 
 def prepared(*model_names: str) -> contextlib.AbstractContextManager[None]:
@@ -48,26 +40,6 @@ def prepared(*model_names: str) -> contextlib.AbstractContextManager[None]:
     from netoffload.lab.training import IMPORTED
 
     return prepared_ranks(IMPORTED)
-
-
-@dataclasses.dataclass
-class Curve:
-    """A series of numbers, drawn as one line of text."""
-
-    values: list[float] = dataclasses.field(default_factory=list)
-
-    def add(self, value: float | None) -> None:
-        """Add a number; None adds nothing."""
-        if value is not None:
-            self.values.append(value)
-
-    def __str__(self) -> str:
-        """Return a line of bars from 0 to the largest number; each bar is the mean of equally many numbers."""
-        count = min(SPARK_COLUMNS, len(self.values))
-        ends = [len(self.values) * column // count for column in range(1, count + 1)] if count else []
-        means = [statistics.fmean(self.values[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
-        top = max(means, default=0.0)
-        return "".join(SPARKS[round(mean / top * (len(SPARKS) - 1))] if top > 0 else SPARKS[0] for mean in means)
 
 
 @dataclasses.dataclass
@@ -122,15 +94,6 @@ def testbed_settings(runs: Sequence[TrainSettings], rate: str, nic: NicSettings,
 
     nodes = max(run.ranks for run in runs)
     return TestbedSettings(nodes=nodes, rate_bps=config.parse_rate_bps(rate), mtu=mtu, nic=nic)
-
-
-def outputs_of(asked: OutputOptions) -> Outputs:
-    """Return what to keep of the runs beside their records."""
-    from netoffload.lab.training.plan import Outputs
-
-    if asked.out is not None:
-        results.check_writable(asked.out)
-    return Outputs(**{name: value for name, value in vars(asked).items() if name != "out"})
 
 
 def run_series(
@@ -207,38 +170,16 @@ def remarks_on(record: Record) -> list[str]:
 def progress(
     names: Sequence[str], iterations: int
 ) -> Iterator[tuple[Callable[[str], None], Callable[[str, Step], None]]]:
-    """Show bars in a terminal; elsewhere print a line whenever a tenth of a run is done."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[learnt]}"),
-    )
-    with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as bars:
-        setup = bars.add_task("building the testbed", total=None, learnt="")
-        tasks = {name: bars.add_task(f"train {name}", total=iterations, start=False, learnt="") for name in names}
-        tenths, losses = dict.fromkeys(names, 0), {name: Curve() for name in names}
-
-        def show_phase(phrase: str) -> None:
-            bars.update(setup, description=phrase, visible=True)
-            if not notes.is_terminal:
-                notes.print(phrase, highlight=False)
+    """Show a bar in a terminal; elsewhere print a line whenever a tenth of a run is done."""
+    with progress_bar() as say:
+        tenths = dict.fromkeys(names, 0)
 
         def show(name: str, step: Step) -> None:
-            bars.update(setup, visible=False)
-            bars.start_task(tasks[name])
-            losses[name].add(step.loss)
-            bars.update(tasks[name], completed=step.done, learnt=f"{losses[name]} {step.learnt}")
-            if notes.is_terminal:
-                return
-            tenth = 10 * step.done // iterations
-            if step.done == 0:
-                notes.print(f"training {name}", highlight=False, markup=False)
-            elif tenth > tenths[name]:
+            if step.done == 0 or notes.is_terminal:
+                say(f"training {name} {step.learnt}".rstrip(), step.done / iterations if notes.is_terminal else None)
+            elif (tenth := 10 * step.done // iterations) > tenths[name]:
                 tenths[name] = tenth
                 words = ", ".join(filter(None, (f"{step.done} of {iterations}", step.learnt)))
                 notes.print(f"{name}: {words}", highlight=False, markup=False, soft_wrap=True)
 
-        yield show_phase, show
+        yield say, show

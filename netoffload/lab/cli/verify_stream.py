@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -51,14 +50,13 @@ def verify_stream(
         show = stack.enter_context(shown_progress("octets", octets))
         found = stream(bed, octets, on_progress=show)
         counters = nic_counters(bed)
-    rate_out_bps = 32 * found.values / max(found.elapsed_s, 1e-9)
     if as_json:
-        told = {"fault": fault, **asdict(found), "goodput_bps": rate_out_bps, "counters": counters}
-        print(json.dumps(told, indent=2))
+        told = {"values": found.values, "raw": found.raw, "wrong": found.wrong, "elapsed_s": found.seconds}
+        print(json.dumps({"fault": fault, **told, "goodput_bps": found.goodput_bps, "counters": counters}, indent=2))
     else:
         happened = {name: count for name, count in counters.items() if count and name.startswith(("fault", "drop"))}
         console.print(
-            f"{found.values} values in {found.elapsed_s:.1f} s ({config.format_rate(rate_out_bps)}): "
+            f"{found.values} values in {found.seconds:.1f} s ({config.format_rate(found.goodput_bps)}): "
             f"{found.wrong} wrong, {found.raw} as they were sent, the others as {codec} k={bound} makes them",
             soft_wrap=True,
         )

@@ -1,4 +1,4 @@
-"""Which exchange pays on a network: arithmetic alone. Its figures come from ``netoffload.lab.bench.advice_measure``.
+"""Which exchange pays on a network: arithmetic alone. Its figures come from ``netoffload.lab.bench.advice``.
 
 A step takes its computing and its exchange, whose time is that of ``netoffload.lab.models.exchange``. Rings code
 chunk by chunk, so the slower of wire and coding counts. Payloads that are gathered are coded as a whole, so both count.
@@ -13,7 +13,7 @@ Of p ranks' gradients of n octets::
     periodic, every k steps  a k-th of a ring     0                                   a k-th of a ring's
 
 Each call of ours begins with a meeting. A ring carries partial sums, whose ratio differs from that of one gradient; see
-``advice_codecs``.
+``lab.bench.advice``.
 
 The prediction leaves out headers, computing that goes on while gradients are on their way, adding, the kernel's own
 work, cores that ranks and NICs share, and what an error or a period does to learning.

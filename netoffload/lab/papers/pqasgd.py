@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from netoffload.compressors import Layout, registry
-from netoffload.lab.bench.compressor_quality import quality
+from netoffload.lab.bench.compressors import quality
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, printed
 from netoffload.lab.papers.runs import (
     accuracies,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.errors import NetOffloadError, UsageError
-from netoffload.lab import record_formats, results
+from netoffload.lab import results
 from netoffload.lab.papers.item import HOW_TO_GET, Item, Setting, Step
 from netoffload.lab.results import StepRecord
 from netoffload.machine.environment import commit, cpu_model, system_versions
@@ -100,7 +100,7 @@ class Reproduction:
         begun_s, load_1min = time.monotonic(), os.getloadavg()[0]
         value = step.measure(Setting(self.is_full, self.data, say))
         record = StepRecord(
-            format=record_formats.FORMAT,
+            format=results.FORMAT,
             item=item.name,
             step=step.key,
             effort=self.effort,

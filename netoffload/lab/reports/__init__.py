@@ -22,24 +22,37 @@ ring, without NICs if it was run so.
 ``classes``                   shares of floats that became 0, 8, 16, 32 bits; absent without compression
 ============================  =======================================================================================
 
-Files: ``axis`` has the axes, ``summary`` merges records into numbers, ``table`` writes them as text, ``figure`` draws
-them, ``curves`` draws accuracy over time and octets, ``folder`` writes all into a folder. ``panels`` draws any numbers,
-also those of the papers.
+Files: ``summary`` has the axes and merges records into numbers, ``table`` writes them as text, ``figure`` draws them,
+``curves`` draws accuracy over time and octets, ``panels`` any numbers, also those of the papers. A report is a folder:
+``table.txt``, ``summary.json``, ``figure.png``, and ``curves.png`` where runs have curves.
 """
 
-from netoffload.lab.reports.axis import INLINE, VIA_NICS, get, method_name, split_name
-from netoffload.lab.reports.curves import draw_curves
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from netoffload.errors import UsageError
+from netoffload.lab.reports.curves import draw_curves, has_curve
 from netoffload.lab.reports.figure import draw_figure, draw_rows
-from netoffload.lab.reports.folder import write_report
 from netoffload.lab.reports.panels import Panel, Series, draw_panels
-from netoffload.lab.reports.summary import Bar, Summary, summarise
-from netoffload.lab.reports.table import WIDEST, describe_run, table_header, table_rows, table_text
+from netoffload.lab.reports.summary import (
+    EXCHANGE,
+    INLINE,
+    VIA_NICS,
+    Axis,
+    Summary,
+    get,
+    method_name,
+    split_name,
+    summarise,
+)
+from netoffload.lab.reports.table import WIDEST, describe_run, table_of, table_text
+from netoffload.lab.results import Record
 
 __all__ = [
     "INLINE",
     "VIA_NICS",
     "WIDEST",
-    "Bar",
     "Panel",
     "Series",
     "Summary",
@@ -52,8 +65,23 @@ __all__ = [
     "method_name",
     "split_name",
     "summarise",
-    "table_header",
-    "table_rows",
+    "table_of",
     "table_text",
     "write_report",
 ]
+
+
+def write_report(records: Sequence[Record], folder: Path, axis: Axis = EXCHANGE) -> Summary:
+    """Write the report of some runs into a folder, made if missing; files of an earlier report are replaced."""
+    summary = summarise(records, axis)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "table.txt").write_text(table_text(summary), encoding="utf-8")
+        (folder / "summary.json").write_text(json.dumps(summary.to_json(), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write the report to {folder}: {error.strerror}") from error
+    draw_figure(summary, folder / "figure.png")
+    (folder / "curves.png").unlink(missing_ok=True)
+    if any(map(has_curve, records)):
+        draw_curves(records, folder / "curves.png")
+    return summary

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from netoffload.lab.reports.figure import written
-from netoffload.lab.reports.palette import MUTED_COLOUR, PRINTED_COLOUR, SERIES_COLOURS, TEXT_COLOUR
+from netoffload.lab.reports.figure import MUTED_COLOUR, PRINTED_COLOUR, SERIES_COLOURS, TEXT_COLOUR, written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,16 +26,16 @@ HEADROOM: Final = 1.25
 """Height of the y axis over the highest bar, to leave room for the legend."""
 TITLE_CHARACTERS: Final = 46
 LONGEST_TICK: Final = 12
+MARKERS: Final = "oD^"
+"""Markers of lines; the next one is taken when the colours begin again."""
 
 
 @dataclass(frozen=True)
 class Series:
     """A named series of numbers.
 
-    Attributes:
-        xs: places: numbers, or names of bars.
-        printed: the numbers are a paper's, not ours.
-        band: lowest and highest of several runs at each place, around a line.
+    ``xs`` are numbers, or names of bars. ``printed`` ones are a paper's, not ours. ``band``, around a line, is the
+    lowest and the highest of several runs at each place; ``notes`` stand beside its points.
     """
 
     name: str
@@ -44,6 +43,7 @@ class Series:
     ys: tuple[float, ...]
     printed: bool = False
     band: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,20 +131,21 @@ def _draw_heaps(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_lines(axes: Axes, panel: Panel) -> None:
-    for series, colour in zip(panel.series, _colours(panel), strict=True):
-        marker = "o" if len(series.xs) <= 20 and panel.kind == "lines" else None
-        style = "steps-mid" if panel.kind == "steps" else "default"
-        dashes = "--" if series.printed else "-"
+    for number, (series, colour) in enumerate(zip(panel.series, _colours(panel), strict=True)):
+        xs = [float(x) for x in series.xs]
+        has_points = len(xs) <= 20 and panel.kind == "lines"
         axes.plot(
-            [float(x) for x in series.xs],
+            xs,
             series.ys,
-            *(dashes,),
+            "--" if series.printed else "-",
             label=series.name,
             color=colour,
-            marker=marker,
+            marker=MARKERS[number // len(SERIES_COLOURS) % len(MARKERS)] if has_points else None,
             markersize=3.5,
-            drawstyle=style,
+            drawstyle="steps-mid" if panel.kind == "steps" else "default",
             linewidth=1.4,
         )
         if series.band is not None:
-            axes.fill_between([float(x) for x in series.xs], *series.band, color=colour, alpha=BAND_ALPHA, linewidth=0)
+            axes.fill_between(xs, *series.band, color=colour, alpha=BAND_ALPHA, linewidth=0)
+        for x, y, note in zip(xs, series.ys, series.notes, strict=False):
+            axes.annotate(note, (x, y), (4, 3), textcoords="offset points", fontsize=6.5)

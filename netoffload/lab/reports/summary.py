@@ -1,15 +1,105 @@
-"""Records merged into the numbers of a report."""
+"""Records merged into the numbers of a report, and the axes along which its bars differ."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
+from netoffload.config import Offload, check_choice
 from netoffload.errors import UsageError
-from netoffload.lab.reports.axis import AXES, EXCHANGE, VIA_NICS, Axis
 from netoffload.lab.results import Configuration, Record, Versions
+
+VIA_NICS: Final = " via NICs"
+"""End of the name of an uncompressed method that went through NICs."""
+
+INLINE: Final = " inline"
+"""End of the name of a method whose ranks compressed by themselves."""
+
+EXCHANGE_ORDER: Final = (
+    *("wa", f"wa{VIA_NICS}", "wa+c", f"wa+c{INLINE}"),
+    *("inc", f"inc{VIA_NICS}", "inc+c", f"inc+c{INLINE}"),
+)
+"""The order of bars and rows, each method beside its compressed form; others follow in the order of their runs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """The axis along which bars differ; ``varies`` are the fields of the configuration that differ between bars.
+
+    ``marked`` ones may differ between bars too, but not within a bar, and the report names them. ``optional`` ones may
+    differ between runs with NICs and without. ``title`` stands behind the number of bars in a figure of many.
+    """
+
+    name: str
+    bar_name: Callable[[Record], str]
+    place: Callable[[Record], int]
+    """Orders the bars; those with the same place stand in the order of their runs."""
+    varies: frozenset[str]
+    title: str
+    marked: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+
+    @property
+    def may_differ(self) -> frozenset[str]:
+        """Fields in which a report's runs may differ; repeated runs of a bar may differ in their seeds."""
+        return self.varies | self.marked | {"seed"}
+
+
+def method_name(record: Record) -> str:
+    """Return a record's method with its variant: error feedback, buckets, inline, idle NICs."""
+    configuration, compressed = record.configuration, record.traffic.raw_octets > 0
+    way = VIA_NICS if configuration.has_nics and not compressed else ""
+    if compressed and configuration.offload == Offload.INLINE:
+        way = INLINE
+    buckets = f" {configuration.bucket_mb:g} MB" if configuration.bucket_mb else ""
+    split = split_name(configuration.parallel, configuration.activations, configuration.sub_batches)
+    return configuration.exchange + ("+ef" if configuration.error_feedback else "") + buckets + split + way
+
+
+def split_name(parallel: str, activations: str, sub_batches: int) -> str:
+    """Return the end of the name of a method whose model is split over the ranks."""
+    if parallel == "data":
+        return ""
+    return f" {parallel} {activations}" + (f" by {sub_batches}" if sub_batches > 1 else "")
+
+
+def _place(record: Record) -> int:
+    return EXCHANGE_ORDER.index(method_name(record)) if method_name(record) in EXCHANGE_ORDER else len(EXCHANGE_ORDER)
+
+
+EXCHANGE: Final = Axis(
+    "exchange",
+    method_name,
+    _place,
+    varies=frozenset({"exchange", "error_feedback", "offload", "bucket_mb", "parallel", "activations", "sub_batches"}),
+    title="methods",
+    marked=frozenset({"learning_rate"}),
+    optional=frozenset({"codec", "bound_k", "packing"}),
+)
+BOUND: Final = Axis(
+    "bound",
+    lambda record: f"2^-{record.configuration.bound_k}",
+    lambda record: record.configuration.bound_k or 0,
+    varies=frozenset({"bound_k"}),
+    title="error bounds",
+)
+NODES: Final = Axis(
+    "nodes",
+    lambda record: f"{record.configuration.nodes} workers",
+    lambda record: record.configuration.nodes,
+    varies=frozenset({"nodes"}),
+    title="numbers of workers",
+)
+AXES: Final = {axis.name: axis for axis in (EXCHANGE, BOUND, NODES)}
+
+
+def get(name: str) -> Axis:
+    """Return an axis by its name."""
+    check_choice("axis", name, tuple(AXES))
+    return AXES[name]
+
 
 SPEEDUPS: Final = (("wa", "wa+c"), ("wa", "inc"), ("inc", "inc+c"), ("wa", "inc+c"))
 
@@ -115,7 +205,9 @@ def summarise(records: Sequence[Record], axis: Axis = EXCHANGE) -> Summary:
     if not records:
         raise UsageError("nothing to report: no record")
     _check_alike(records, axis)
-    by_bar = {name: [one for one in records if axis.bar_name(one) == name] for name in axis.order(records)}
+    by_bar: dict[str, list[Record]] = {}
+    for record in sorted(records, key=axis.place):
+        by_bar.setdefault(axis.bar_name(record), []).append(record)
     measured = [record.rate_bps_measured for record in records if record.rate_bps_measured is not None]
     return Summary(
         axis=axis,

@@ -1,11 +1,12 @@
-"""A summary as text: rows for other tables, and a plain aligned table for files."""
+"""A summary as a table and as text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from netoffload.config import format_rate
+from netoffload.lab.declared import NOTHING, Table, numbers, words
 from netoffload.lab.reports.summary import Bar, Summary
 
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
@@ -22,13 +23,10 @@ def describe_run(summary: Summary) -> str:
         f"{fixed['nodes']} of batch {run.batch}" if fixed["nodes"] else f"batch {run.batch}",
         f"{run.iterations} iterations",
     ]
-    if run.rate_bps is not None:
-        measured = summary.rate_bps_measured
-        parts.append(
-            f"{format_rate(run.rate_bps)} links" + (f" (measured {format_rate(measured)})" if measured else "")
-        )
-    else:
-        parts.append("links not shaped")
+    links = "links not shaped" if run.rate_bps is None else f"{format_rate(run.rate_bps)} links"
+    if run.rate_bps is not None and summary.rate_bps_measured is not None:
+        links += f" (measured {format_rate(summary.rate_bps_measured)})"
+    parts.append(links)
     if run.codec is not None:
         packing = f", {run.packing}" if run.has_nics else ""
         parts.append(f"{run.codec}{fixed['bound_k']}{packing}, MTU {run.mtu}")
@@ -76,7 +74,11 @@ QUANTITIES: Final[tuple[tuple[str, str, Cell], ...]] = (
     ("on the wires, frames", "frames", lambda bar: f"{bar.wire_frames_per_iteration:.0f}"),
     ("codec's compression ratio", "", lambda bar: f"{bar.ratio:.2f}" if bar.classes else "-"),
     ("compression efficiency, %", "efficiency %", lambda bar: f"{100 * bar.compression_efficiency:.3g}"),
-    ("floats of 0/8/16/32 bit, %", "", lambda bar: "/".join(_percent(bar.classes.values())) or "-"),
+    (
+        "floats of 0/8/16/32 bit, %",
+        "",
+        lambda bar: "/".join(f"{100 * share:.0f}" for share in bar.classes.values()) or "-",
+    ),
     ("memory of largest rank, MB", "", lambda bar: _known(bar.peak_memory_bytes, 1e-6, 0)),
     ("accuracy on test set, %", "accuracy %", lambda bar: _over_runs(bar, "accuracy", 100, ".1f")),
     ("loss of last batch", "loss", lambda bar: _over_runs(bar, "final_loss", 1, ".3g")),
@@ -84,64 +86,40 @@ QUANTITIES: Final[tuple[tuple[str, str, Cell], ...]] = (
 """Name with unit, short name (empty: not in wide tables), and a function that returns a cell's text."""
 
 
-def table_header(summary: Summary) -> tuple[str, ...]:
-    """Return the names of the columns: one per bar, or one per quantity if there are many bars."""
-    if len(summary.bars) > WIDEST:
-        shorts = [short for _, short, _ in QUANTITIES if short]
-        return ("per iteration", *shorts, *(f"than {baseline}" for baseline in summary.baselines))
-    return ("per iteration", *summary.bars)
-
-
-def table_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """Return one row per quantity, or one per bar if there are many, under :func:`table_header`."""
-    if len(summary.bars) > WIDEST:
-        return [
-            (
-                name,
-                *(cell(bar) for _, short, cell in QUANTITIES if short),
-                *(_times(summary.speedup(baseline, name)) for baseline in summary.baselines),
-            )
-            for name, bar in summary.bars.items()
-        ]
-    return [(label, *(cell(bar) for bar in summary.bars.values())) for label, _, cell in QUANTITIES] + [
-        (f"faster than {baseline}", *(_times(summary.speedup(baseline, name)) for name in summary.bars))
-        for baseline in summary.baselines
+def table_of(summary: Summary) -> Table:
+    """Return a row per quantity and a column per bar; the other way round if there are many bars."""
+    if len(summary.bars) <= WIDEST:
+        rows = [[label, *(cell(bar) for bar in summary.bars.values())] for label, _, cell in QUANTITIES]
+        for baseline in summary.baselines:
+            rows.append([f"faster than {baseline}", *(_times(summary, baseline, name) for name in summary.bars)])
+        return Table(None, [words("per iteration"), *numbers(*summary.bars)], rows)
+    quantities = [(short, cell) for _, short, cell in QUANTITIES if short]
+    headings = [*(short for short, _ in quantities), *(f"than {baseline}" for baseline in summary.baselines)]
+    rows = [
+        [name, *(cell(bar) for _, cell in quantities), *(_times(summary, one, name) for one in summary.baselines)]
+        for name, bar in summary.bars.items()
     ]
+    return Table(None, [words("per iteration"), *numbers(*headings)], rows)
+
+
+def table_text(summary: Summary) -> str:
+    """Return plain text: a line about the runs, and the table."""
+    return f"{describe_run(summary)}\n\n{table_of(summary).text()}\n"
 
 
 def _over_runs(bar: Bar, name: str, factor: float, digits: str, value: float | None = None) -> str:
     """Return ``value``, or the mean of a bar's runs, and their deviation if there are several."""
     found = bar.over_runs[name]
     if found is None:
-        return "-"
+        return NOTHING
     text = f"{factor * (found.mean if value is None else value):{digits}}"
     return text if bar.runs == 1 else f"{text} {PLUS_MINUS} {factor * found.deviation:.2g}"
 
 
 def _known(value: float | None, factor: float, digits: int = 1) -> str:
-    return "-" if value is None else f"{factor * value:.{digits}f}"
+    return NOTHING if value is None else f"{factor * value:.{digits}f}"
 
 
-def _percent(shares: Iterable[float]) -> list[str]:
-    return [f"{100 * share:.0f}" for share in shares]
-
-
-def _times(factor: float | None) -> str:
-    return "-" if factor is None else f"{factor:.2f}{TIMES}"
-
-
-def table_text(summary: Summary) -> str:
-    """Return the table as plain text: a line about the runs, a header, a line per quantity."""
-    return "\n".join([describe_run(summary), "", *_aligned([table_header(summary), *table_rows(summary)])]) + "\n"
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        first, *numbers = (
-            cell.ljust(width) if index == 0 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join([first, *numbers]).rstrip())
-    return lines
+def _times(summary: Summary, slow: str, fast: str) -> str:
+    factor = summary.speedup(slow, fast)
+    return NOTHING if factor is None else f"{factor:.2f}{TIMES}"

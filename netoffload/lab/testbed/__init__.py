@@ -9,18 +9,17 @@ One node, with its NIC (left) and without (right)::
     no-<run>-sw   ═══ p0 (veth end, tbf) ═══ br0 (bridge) ═══ p1 ══════╯
 
 ``plan`` names everything and does no I/O. ``journal`` records each object before ``build`` makes it. ``build`` needs
-only the journal to take everything down, and measures the wires' real rate. ``processes`` tells our processes from
-others. ``nics`` starts one NIC process per node, and restarts it; ``controls`` finds NICs by name. ``meter`` serves the
-wires' counters to programs on the nodes. ``stream_end`` is the one program at the ends of streams; ``stream`` sends a
-tagged stream between two nodes and compares every value. ``launch`` runs one rank per node, by two MPIs or torchrun.
-With ``forks`` ranks and NICs start with their imports done. ``checks`` says what this machine has and lacks.
+only the journal to take everything down, measures the wires' real rate, and serves the wires' counters to programs on
+the nodes. ``processes`` tells our processes from others. ``nics`` starts one NIC process per node, and restarts it.
+``stream_end`` is the one program at the ends of streams; ``stream`` runs a stream or a ping-pong between two nodes and
+compares every value. ``launch`` runs one rank per node, by two MPIs or torchrun. With ``forks`` ranks and NICs start
+with their imports done.
 """
 
-from netoffload.lab.testbed.build import Testbed, WireCounters, down, find_run, reap_stale
+from netoffload.lab.testbed.build import Testbed, WireCounters, down, find_run, metered, reap_stale
 from netoffload.lab.testbed.forks import prepared_ranks
 from netoffload.lab.testbed.journal import RunRecord, list_runs, plan_of_run
 from netoffload.lab.testbed.launch import run_ranks
-from netoffload.lab.testbed.meter import metered
 from netoffload.lab.testbed.nics import Restart
 from netoffload.lab.testbed.plan import NodePlan, Plan, TestbedSettings, make_plan, new_run_id, state_root
 from netoffload.nic_options import NicSettings

@@ -20,6 +20,7 @@ the first round trips one of them starves. That would measure TCP, not the wire.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import secrets
@@ -28,16 +29,17 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from netoffload import netlink
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, TAP_QUEUE_FRAMES, format_rate
+from netoffload.control import ControlServer, request
 from netoffload.errors import SystemRefusedError, TestbedError, UsageError
 from netoffload.lab.testbed import nics
-from netoffload.lab.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_run
+from netoffload.lab.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_ready, read_run
 from netoffload.lab.testbed.plan import (
     GSO_FRAME_OCTETS_MAX,
     HOST_DEVICE,
@@ -47,7 +49,7 @@ from netoffload.lab.testbed.plan import (
     check_run_id,
     state_root,
 )
-from netoffload.lab.testbed.processes import end, marked
+from netoffload.lab.testbed.processes import end, find_program, marked
 from netoffload.lab.testbed.stream_end import End
 from netoffload.netlink import Namespace
 
@@ -86,8 +88,6 @@ TCP's shortest retransmission time-out, 200 ms, on a slow link, and would have t
 BUFFER_OCTETS_MIN: Final = 8 * 1024
 POLL_S: Final = 5e-3
 
-Progress = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class WireCounters:
@@ -108,28 +108,25 @@ class Testbed:
 
     __test__ = False  # the name starts with "Test", but this is no test class
 
-    def __init__(self, plan: Plan, *, check_rate: bool = True, progress: Progress | None = None) -> None:
+    def __init__(self, plan: Plan, *, check_rate: bool = True, progress: Callable[[str], None] | None = None) -> None:
         """Prepare to build ``plan``; nothing is made before the context is entered.
 
-        Args:
-            check_rate: probe the achieved rate (under a second) and refuse one that is off by more than 5 %.
-            progress: called with a phrase whenever something that takes time begins.
+        With ``check_rate`` the achieved rate is probed (under a second), and refused if it is off by more than 5 %.
+        ``progress`` is called with a phrase whenever something that takes time begins.
         """
         self.plan = plan
         self.rate_bps_measured: float | None = None
         self._check_rate = check_rate
-        self._progress: Progress = progress or (lambda _phrase: None)
+        self._progress: Callable[[str], None] = progress or (lambda _phrase: None)
         self._undone_on_exit = True
         self._built = False
         self._namespaces: dict[str, Namespace] = {}
         self._lock = threading.Lock()
 
     @classmethod
-    def attach(cls, run_id: str, progress: Progress | None = None) -> Testbed:
+    def attach(cls, run_id: str, progress: Callable[[str], None] | None = None) -> Testbed:
         """Return the testbed of a run that is up; leaving its context leaves it up."""
-        record = read_run(state_root() / run_id)
-        if record is None or not record.ready:
-            raise TestbedError(f"run {run_id} is not up: `netoffload status` lists those that are")
+        record = read_ready(state_root() / run_id)
         bed = cls(plan_of_run(record), progress=progress)
         bed.rate_bps_measured = record.rate_bps_measured
         bed._built = True
@@ -205,8 +202,10 @@ class Testbed:
 
     def entry_argv(self, node: NodePlan, argv: Sequence[str]) -> list[str]:
         """Return the command that runs ``argv`` on a node; every step is an exec, so the pid stays the same."""
+        if (ip := find_program("ip")) is None:
+            raise SystemRefusedError("the program ip is missing: install the package iproute2")
         enter = ["netns", "exec", node.netns, "unshare", "--uts", "--ipc", "/bin/sh", "-c", ENTER_NODE]
-        return [_program("ip"), *enter, node.name, str(self.plan.hosts_path), *argv]
+        return [ip, *enter, node.name, str(self.plan.hosts_path), *argv]
 
     def node_env(self, node: NodePlan) -> dict[str, str]:
         """Return the environment of a program on a node: this process's, with the node's address, NIC and run mark."""
@@ -255,7 +254,7 @@ class Testbed:
         self._write_hosts()
 
     def _build_node(self, switch: Namespace, node: NodePlan) -> None:
-        mtu = self.plan.settings.mtu
+        mtu, nic = self.plan.settings.mtu, self.plan.settings.nic
         host, wire = self._namespaces[node.netns], self._namespaces[node.wire_netns]
         for key, value in NODE_SYSCTLS.items():
             host.set_sysctl(key, value)
@@ -267,17 +266,13 @@ class Testbed:
         if wire is not host:
             # wire0's qdisc counts a GSO frame from a packet socket as one segment (gso_segs is 0 there).
             switch.add_ingress_counter(node.port)
-            self._add_host_device(host, wire, node)
+            if nic is not None and nic.host == "veth":
+                host.add_veth(node.device, HOST_DEVICE, node.wire_netns, mtu)
+                wire.set_up(HOST_DEVICE)
+            else:
+                host.add_tap(node.device, mtu, TAP_QUEUE_FRAMES)
             host.set_up(node.device)
         host.add_address(node.device, node.address, self.plan.network, CONGESTION_CONTROL)
-
-    def _add_host_device(self, host: Namespace, wire: Namespace, node: NodePlan) -> None:
-        mtu, nic = self.plan.settings.mtu, self.plan.settings.nic
-        if nic is not None and nic.host == "veth":
-            host.add_veth(node.device, HOST_DEVICE, node.wire_netns, mtu)
-            wire.set_up(HOST_DEVICE)
-        else:
-            host.add_tap(node.device, mtu, TAP_QUEUE_FRAMES)
 
     def _write_hosts(self) -> None:
         lines = ["127.0.0.1 localhost", *(f"{node.address} {node.name}" for node in self.plan.nodes)]
@@ -360,9 +355,9 @@ def check_rate(bed: Testbed, progress: Callable[[str], None]) -> float:
     """
     asked_bps = bed.plan.settings.rate_bps
     if asked_bps is None:
-        return min(measure_rates(bed))
+        return min(_measure_rate(bed, 0, 1), _measure_rate(bed, 1, 0))
     for attempt in range(1, ATTEMPTS + 1):
-        rates_bps = measure_rates(bed)
+        rates_bps = _measure_rate(bed, 0, 1), _measure_rate(bed, 1, 0)
         worst_bps = max(rates_bps, key=lambda rate_bps: abs(rate_bps - asked_bps))
         if abs(worst_bps - asked_bps) <= TOLERANCE * asked_bps:
             return worst_bps
@@ -378,12 +373,8 @@ def check_rate(bed: Testbed, progress: Callable[[str], None]) -> float:
     )
 
 
-def measure_rates(bed: Testbed) -> tuple[float, float]:
-    """Return the rates of the wires of n0 and n1, in bits per second, each under a TCP stream to the other node."""
-    return _measure_rate(bed, 0, 1), _measure_rate(bed, 1, 0)
-
-
 def _measure_rate(bed: Testbed, sender: int, receiver: int) -> float:
+    """Return the rate of the sender's wire, in bits per second, under a TCP stream to the receiver."""
     rate_bps = bed.plan.settings.rate_bps or math.inf
     buffer_octets = 0 if math.isinf(rate_bps) else max(BUFFER_OCTETS_MIN, round(rate_bps * BUFFER_S / 8))
     settle_s = max(SETTLE_S_MIN, SETTLE_BITS_MIN / rate_bps)
@@ -426,9 +417,41 @@ def read_wires(record: RunRecord) -> dict[str, dict[str, int]]:
             counters = bed.wire_counters()
     except SystemRefusedError:
         return {}
-    return {
-        counted.name: {key: value for key, value in asdict(counted).items() if key != "name"} for counted in counters
-    }
+    rows = map(asdict, counters)
+    return {row.pop("name"): row for row in rows}
+
+
+def octets_on_wires(path: str) -> int:
+    """Return what all nodes have sent on their wires, by the meter at this socket."""
+    return sum(int(node["tx_octets"]) for node in request(path, "wires")["nodes"])
+
+
+@contextlib.contextmanager
+def metered(bed: Testbed) -> Iterator[Path]:
+    """Serve the wires' counters of a running testbed to programs on its nodes, which find it in ``$NETOFFLOAD_METER``.
+
+    Yields the path of the socket, in the run's state directory. It has one command::
+
+        {"command": "wires"}
+        {"ok": true, "nodes": [{"name": "n0", "address": "10.98.1.1", "tx_octets": ..., "tx_frames": ...,
+                                "rx_octets": ..., "rx_frames": ..., "nic_control": PATH or null}, ...]}
+    """
+
+    def wires(_asked: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "nodes": [
+                {
+                    **asdict(counted),
+                    "address": node.address,
+                    "nic_control": None if node.control_path is None else str(node.control_path),
+                }
+                for node, counted in zip(bed.plan.nodes, bed.wire_counters(), strict=True)
+            ]
+        }
+
+    path = bed.plan.state_dir / f"meter-{secrets.token_hex(4)}.sock"
+    with ControlServer(path, {"wires": wires}):
+        yield path
 
 
 def _shape(namespace: Namespace, device: str, shape: Shape | None) -> None:
@@ -436,10 +459,3 @@ def _shape(namespace: Namespace, device: str, shape: Shape | None) -> None:
         namespace.add_pfifo(device)
     else:
         namespace.add_tbf(device, shape.rate_bps, shape.burst_octets, shape.limit_octets)
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")
-    if found is None:
-        raise SystemRefusedError(f"the program {name} is missing: install the package iproute2")
-    return found

@@ -71,7 +71,7 @@ class Journal:
         header = {
             "event": "run",
             "run": plan.run_id,
-            "owner": {"pid": owner.pid, "start_ticks": owner.start_ticks},
+            "owner": asdict(owner),
             "settings": asdict(plan.settings),
             "mark": plan.mark,
         }
@@ -105,25 +105,31 @@ def read_run(state_dir: Path) -> RunRecord | None:
     events = [event for line in lines if (event := _parse(line)) is not None]
     if not events or events[0]["event"] != "run":
         return None
-    header, owner = events[0], events[0]["owner"]
-    ready = [event for event in events if event["event"] == "ready"]
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        by_kind.setdefault(event["event"], []).append(event)
+    header, ready = events[0], by_kind.get("ready", [])
     return RunRecord(
         run_id=header["run"],
         state_dir=state_dir,
         settings=header["settings"],
         mark=header["mark"],
-        owner=ProcessId(owner["pid"], owner["start_ticks"]),
-        netns=tuple(event["name"] for event in events if event["event"] == "netns"),
-        processes=tuple(
-            (event["name"], ProcessId(event["pid"], event["start_ticks"]))
-            for event in events
-            if event["event"] == "process"
-        ),
-        folders=tuple(Path(event["path"]) for event in events if event["event"] == "folder"),
+        owner=ProcessId(**header["owner"]),
+        netns=tuple(one["name"] for one in by_kind.get("netns", [])),
+        processes=tuple((one["name"], ProcessId(one["pid"], one["start_ticks"])) for one in by_kind.get("process", [])),
+        folders=tuple(Path(one["path"]) for one in by_kind.get("folder", [])),
         rate_bps_measured=ready[-1]["rate_bps_measured"] if ready else None,
         ready=bool(ready),
-        detached=any(event["event"] == "detached" for event in events),
+        detached="detached" in by_kind,
     )
+
+
+def read_ready(state_dir: Path) -> RunRecord:
+    """Read the journal of a run that is up; refuse any other."""
+    record = read_run(state_dir)
+    if record is None or not record.ready:
+        raise TestbedError(f"run {state_dir.name} is not up: `netoffload status` lists those that are")
+    return record
 
 
 def plan_of_run(record: RunRecord) -> Plan:

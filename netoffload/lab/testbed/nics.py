@@ -25,7 +25,7 @@ from typing import Any, Final
 from netoffload import log
 from netoffload.errors import TestbedError, UsageError
 from netoffload.lab.testbed import forks
-from netoffload.lab.testbed.journal import Journal, RunRecord, read_run
+from netoffload.lab.testbed.journal import Journal, RunRecord, read_ready, read_run
 from netoffload.lab.testbed.plan import NodePlan, Plan, nic_argv
 from netoffload.lab.testbed.processes import ProcessId, end, identify, is_alive
 from netoffload.wire.authentication import KEY_LEN
@@ -40,11 +40,9 @@ LOG_TAIL_CHARACTERS: Final = 400
 
 @dataclass(frozen=True)
 class Restart:
-    """One NIC that took over from another.
+    """One NIC that took over from another, which had ended already if ``pid_before`` is None.
 
-    Attributes:
-        pid_before: pid of the old NIC; None if it had ended already.
-        gone_s: seconds in which no NIC forwarded.
+    ``gone_s`` are the seconds in which no NIC forwarded.
     """
 
     node: str
@@ -75,41 +73,27 @@ def start(server: str, plan: Plan, journal: Journal) -> None:
 def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill: bool = False) -> Restart:
     """End the NIC of a node, start another one with the same settings in its place, and return when it forwards.
 
-    The journal gets the new process, so the run is taken down as before. A NIC that has ended already is replaced too.
-    Restarts of one run wait for each other.
-
-    Args:
-        progress: called with a phrase if another restart is under way.
-        kill: end the old one with SIGKILL; else it may first send what it holds.
-
-    Raises:
-        TestbedError: the run is not up, or the new NIC ended or was not ready in time; then the node has no NIC.
+    The journal gets the new process, so the run is taken down as before. A NIC that has ended already is replaced too;
+    one that runs may first send what it holds, unless it is to ``kill``. Restarts of one run wait for each other, and
+    call ``progress`` with a phrase. After a TestbedError the node has no NIC, or the run is not up.
     """
     if plan.settings.nic is None:
         raise UsageError(f"run {plan.run_id} has no NICs: it was built with --no-nic")
     with _alone(plan, progress), loading() as server, _loaded(server, 1) as conns:
-        old = _nics(_up(plan)).get(node.name)
+        old = _nics(read_ready(plan.state_dir)).get(node.name)
         # The new NIC's kernels are loaded: from here on nobody forwards, as briefly as possible.
         ended = [old] if old is not None and is_alive(old) else []
         end(ended, kill=kill)
         since_s = time.monotonic()
-        _say_restarted(plan, node)
         [pid] = _start_all(conns, plan, [node], Journal(plan.state_dir))
         gone_s = time.monotonic() - since_s
     return Restart(node.name, ended[0].pid if ended else None, pid, gone_s)
 
 
-def _up(plan: Plan) -> RunRecord:
-    record = read_run(plan.state_dir)
-    if record is None or not record.ready:
-        raise TestbedError(f"run {plan.run_id} is not up: `netoffload status` lists those that are")
-    return record
-
-
 @contextlib.contextmanager
 def _alone(plan: Plan, progress: Callable[[str], None]) -> Iterator[None]:
     """Wait until no other process restarts a NIC of this run, and keep others from it."""
-    _up(plan)
+    read_ready(plan.state_dir)
     with (plan.state_dir / "restart.lock").open("w") as lock:  # closing it unlocks it
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,12 +108,15 @@ def states(record: RunRecord) -> dict[str, dict[str, Any]]:
     return {name: {"pid": process.pid, "alive": is_alive(process)} for name, process in _nics(record).items()}
 
 
+def pids(plan: Plan) -> list[int]:
+    """Return the pids of a run's NICs."""
+    record = read_run(plan.state_dir)
+    return [] if record is None else [process.pid for process in _nics(record).values()]
+
+
 def check_alive(plan: Plan, nodes: Iterable[NodePlan]) -> None:
     """Refuse to start anything on nodes whose NIC has ended: their devices still exist, but carry nothing."""
-    record = read_run(plan.state_dir)
-    if record is None:
-        raise TestbedError(f"run {plan.run_id} is not up: `netoffload status` lists those that are")
-    known = states(record)
+    known = states(read_ready(plan.state_dir))
     for node in nodes:
         if node.name in known and not known[node.name]["alive"]:
             raise TestbedError(
@@ -156,7 +143,9 @@ def _loaded(server: str, count: int) -> Iterator[list[socket.socket]]:
 
 def _start_all(conns: Sequence[socket.socket], plan: Plan, nodes: Sequence[NodePlan], journal: Journal) -> list[int]:
     """Return the pids of NICs when all of them forward; if one fails, none is left."""
+    assert plan.settings.nic is not None
     name, _, value = plan.mark.partition("=")
+    separator = log.line(plan.settings.nic.log_format, "restarted", "this NIC is started again").encode() + b"\n"
     started: list[ProcessId] = []
     pids: list[int] = []
     readers: list[int] = []
@@ -166,7 +155,9 @@ def _start_all(conns: Sequence[socket.socket], plan: Plan, nodes: Sequence[NodeP
                 reader, writer = os.pipe()
                 stack.callback(os.close, reader)
                 readers.append(reader)
-                with open(os.devnull, "rb") as nothing, open(_log_path(node), "ab") as log_file:
+                with open(os.devnull, "rb") as nothing, open(_log_path(node), "ab", buffering=0) as log_file:
+                    if log_file.tell():  # the output of the NIC that ran before
+                        log_file.write(separator)
                     argv = ["-m", "netoffload_daemon", *nic_argv(plan, node, writer)]
                     fds = nothing.fileno(), log_file.fileno(), log_file.fileno()
                     try:
@@ -191,20 +182,6 @@ def _start_all(conns: Sequence[socket.socket], plan: Plan, nodes: Sequence[NodeP
             end(started)
             raise
     return pids
-
-
-def _say_restarted(plan: Plan, node: NodePlan) -> None:
-    """Write the line to the log that separates a NIC's output from that of the next NIC."""
-    try:
-        with open(_log_path(node), "a", encoding="utf-8") as file:
-            file.write(log.line(_log_format(plan), "restarted", "this NIC is started again") + "\n")
-    except OSError as error:
-        raise TestbedError(f"cannot write {node.log_path}: {error.strerror}") from error
-
-
-def _log_format(plan: Plan) -> str:
-    assert plan.settings.nic is not None
-    return plan.settings.nic.log_format
 
 
 def _log_path(node: NodePlan) -> Path:

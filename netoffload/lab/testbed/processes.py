@@ -1,4 +1,4 @@
-"""Finds our processes and ends them.
+"""Finds our processes and ends them; the CPU time of processes and of the machine (proc(5)).
 
 A pid alone does not identify a process, because the kernel uses pids again. So a process is identified by its pid *and*
 its start time, or by an entry in its environment (``NETOFFLOAD_RUN=<run id>``) that everything started in a testbed
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,8 +27,13 @@ from typing import Final
 GRACE_S: Final = 3.0
 """Time between SIGTERM and SIGKILL, in which a NIC drains and a rank completes its files."""
 
+SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 END_ROUNDS: Final = 5
 """Rounds of ending marked processes: a process may start another one until it is gone, and some cannot be ended."""
+
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+"""Ticks per second of the counts in /proc, usually 100: nothing here is finer than 10 ms."""
 
 EXEC_LOOKS: Final = 20
 """How often processes without an environment are looked at; some never have one."""
@@ -44,15 +50,15 @@ class ProcessId:
     """Start time in clock ticks after boot: field 22 of /proc/PID/stat (proc(5))."""
 
 
+def find_program(name: str) -> str | None:
+    """Return the path of a program, also from folders of daemons, which a user's PATH may lack; None: it is missing."""
+    return shutil.which(name) or shutil.which(name, path=SYSTEM_PATH)
+
+
 def identify(pid: int) -> ProcessId | None:
     """Return the identity of the process with this pid, or None if there is no such process or it is a zombie."""
-    try:
-        # The name in field 2 may hold spaces and parentheses; the rest starts after the last ")".
-        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    state, start_ticks = fields[0], int(fields[19])
-    return None if state in "ZX" else ProcessId(pid, start_ticks)
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in "ZX" else ProcessId(pid, int(fields[19]))
 
 
 def is_alive(process: ProcessId) -> bool:
@@ -91,19 +97,15 @@ def marked(mark: str) -> list[ProcessId]:
 def end(processes: Iterable[ProcessId], grace_s: float = GRACE_S, *, kill: bool = False) -> None:
     """End processes: SIGTERM, then SIGKILL for what is left after ``grace_s``; returns when they are gone.
 
-    Args:
-        processes: to end; those that are gone already do no harm.
-        kill: send SIGKILL at once, as the kernel does when memory runs out.
+    With ``kill`` they get SIGKILL at once, as from the kernel when memory runs out.
     """
     steps = ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S))
     with contextlib.ExitStack() as descriptors:
-        pidfds: dict[int, ProcessId] = {}
+        left = set()
         for process in processes:
-            pidfd = _open_pidfd(process)
-            if pidfd is not None:
+            if (pidfd := _open_pidfd(process)) is not None:
                 descriptors.callback(os.close, pidfd)
-                pidfds[pidfd] = process
-        left = set(pidfds)
+                left.add(pidfd)
         for signal_number, wait_s in steps[1:] if kill else steps:
             for pidfd in left:
                 with contextlib.suppress(ProcessLookupError):
@@ -140,15 +142,22 @@ def guarded(mark: str, grace_s: float = GRACE_S) -> Iterator[None]:
 
 
 def _ancestors() -> set[int]:
-    pids = {os.getpid()}
-    pid = os.getppid()
+    pids, pid = {os.getpid()}, os.getppid()
     while pid > 0 and pid not in pids:
         pids.add(pid)
-        try:
-            pid = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
+        if (fields := _stat(pid)) is None:
             break
+        pid = int(fields[1])
     return pids
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the third on; None where it cannot be read."""
+    try:
+        # The name in field 2 may hold spaces and parentheses; the rest starts after the last ")".
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it is gone, another user's, or behind another PID namespace
+        return None
 
 
 def _open_pidfd(process: ProcessId) -> int | None:
@@ -164,8 +173,7 @@ def _open_pidfd(process: ProcessId) -> int | None:
 
 def _wait(pidfds: set[int], timeout_s: float) -> set[int]:
     """Wait until the processes are gone (their pidfds become readable) and return those that remain."""
-    left = set(pidfds)
-    deadline = time.monotonic() + timeout_s
+    left, deadline = set(pidfds), time.monotonic() + timeout_s
     poller = select.poll()
     for pidfd in left:
         poller.register(pidfd, select.POLLIN)
@@ -174,6 +182,29 @@ def _wait(pidfds: set[int], timeout_s: float) -> set[int]:
             poller.unregister(pidfd)
             left.discard(pidfd)
     return left
+
+
+def process_cpu_s(pid: int) -> float | None:
+    """Return the user and system time of a process, all threads together; None where it cannot be read."""
+    fields = _stat(pid)
+    return None if fields is None else (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def processes_cpu_s(pids: Iterable[int]) -> float:
+    """Return the sum of :func:`process_cpu_s` over processes and their living children; ended ones count nothing."""
+    total_s = 0.0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            children = Path("/proc", str(pid), "task", str(pid), "children").read_text().split()
+            total_s += (process_cpu_s(pid) or 0.0) + processes_cpu_s(map(int, children))
+    return total_s
+
+
+def machine_cpu_s() -> tuple[float, float]:
+    """Return seconds since boot, summed over the cores: of work, and of work that had to wait because a hypervisor gave
+    the cores to others (steal)."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq) / TICKS_PER_S, steal / TICKS_PER_S
 
 
 if __name__ == "__main__":

@@ -1,8 +1,18 @@
-"""A tagged stream from n0 to n1, of which every value is compared with the codec's round trip (``stream_end``)."""
+"""A stream, or a ping-pong, between n0 and n1: started, compared value by value, and accounted for.
+
+::
+
+    n0  send ── TCP ──► (NIC) ── wire ── bridge ── wire ── (NIC) ──► receive  n1
+        │ "go"            │        │                                   │ every octet compared
+        start_s        CPU time   octets, frames                    end_s
+
+The programs (``stream_end``) are up and connected before the counters are read, so that only the stream is counted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +22,9 @@ import numpy as np
 from netoffload import control
 from netoffload.codec import Codec, get
 from netoffload.errors import RunError
-from netoffload.lab.testbed.build import Testbed
+from netoffload.lab.testbed.build import CONGESTION_CONTROL, Testbed
+from netoffload.lab.testbed.processes import machine_cpu_s, processes_cpu_s
+from netoffload.lab.testbed.stream_end import End
 from netoffload.nic_options import NicSettings
 
 if TYPE_CHECKING:
@@ -23,10 +35,14 @@ BLOCK_VALUES: Final = 1 << 22
 """Values that a stream repeats."""
 SIGMA: Final = 2e-3
 """Standard deviation of the values, about that of the papers' gradients."""
+READY_TIMEOUT_S: Final = 60.0
+"""Time to start Python and NumPy on a busy machine, and for a tunnel to come up."""
 SILENCE_S: Final = 60
 """Seconds without an octet after which the connection counts as dead."""
 HANG_S: Final = 600.0
 """Time limit for an end that says nothing; one that runs speaks five times a second."""
+SENDER, RECEIVER = 0, 1
+"""The nodes' indices."""
 
 
 @dataclass(frozen=True)
@@ -56,49 +72,122 @@ def write_payload(values: Float32Array, codec: Codec, bound_k: int, folder: Path
 
 @dataclass(frozen=True)
 class StreamResult:
-    """What arrived.
+    """One stream of which every octet arrived.
 
     Attributes:
-        raw: number of values that arrived as sent although the codec would change them; the NIC had not yet judged
-            that the flow is float32.
-        elapsed_s: from the open connection to the stream's end.
+        seconds: from the first octet sent to the last one received.
+        raw: number of values that arrived as sent although the codec would change them.
+        wire_octets: octets that the sender's wire carried, with every header.
+        carrier_cpu_s: CPU time of the processes that carried the stream (NICs, or a tunnel's).
+        machine_cpu_s: CPU time of the whole machine, other programs included.
+        stolen_s: core time that a hypervisor gave to others meanwhile, although there was work.
     """
 
-    values: int
+    octets: int
+    seconds: float
     raw: int
     wrong: int
-    elapsed_s: float
+    wire_octets: int
+    wire_frames: int
+    carrier_cpu_s: float
+    machine_cpu_s: float
+    stolen_s: float
+
+    @property
+    def values(self) -> int:
+        """Number of float32."""
+        return self.octets // 4
+
+    @property
+    def goodput_bps(self) -> float:
+        """Payload bits per second."""
+        return 8 * self.octets / max(self.seconds, 1e-9)
 
 
 def stream(
     bed: Testbed, octets: int, seed: int = 1, on_progress: Callable[[int], None] = lambda _octets: None
 ) -> StreamResult:
-    """Send ``octets`` octets of float32 (whole values) from n0 to n1 on a tagged connection and compare every value.
-
-    Args:
-        bed: a testbed; without NICs the values must arrive exact.
-        octets: length of the stream; rounded down to whole values.
-        on_progress: called with the octets received so far, first when both ends run.
-    """
+    """Send random gradients as :func:`run_stream` does, tagged; without NICs the values must arrive exact."""
     octets = octets // 4 * 4
-    nic = bed.plan.settings.nic or NicSettings()
-    codec, bound_k = (get("none"), 1) if bed.plan.settings.nic is None else (get(nic.codec), nic.bound_k)
+    nic = bed.plan.settings.nic
+    codec, bound_k = (get("none"), 1) if nic is None else (get(nic.codec), nic.bound_k)
     draw = np.random.default_rng(seed)
     values = draw.standard_normal(max(min(octets // 4, BLOCK_VALUES), 1), np.float32) * np.float32(SIGMA)
     payload = write_payload(values, codec, bound_k, bed.make_scratch())
-    common: dict[str, Any] = {"address": bed.plan.nodes[1].address, "port": nic.tagged_port(PORT), "tos": nic.tos}
-    common["silence_s"] = SILENCE_S
-    listens = {**common, "role": "listen", "receive": payload.judged()}
-    connects = {**common, "role": "connect", "send": {"sent": str(payload.sent), "octets": octets}}
-    with bed.end(1, listens) as receiver:
-        receiver.read(HANG_S)
-        with bed.end(0, connects):
-            on_progress(0)
-            found = receiver.result(HANG_S, lambda said: on_progress(said[1]))
-    on_progress(found["received_octets"])
-    if found["received_octets"] != octets:
-        raise RunError(f"{found['received_octets']} of {octets} octets of the stream arrived")
-    return StreamResult(found["values"], found["exact"], found["wrong"], found["elapsed_s"])
+    return run_stream(bed, payload, octets, tagged=True, on_progress=on_progress)
+
+
+def run_stream(
+    bed: Testbed,
+    payload: Payload,
+    octets: int,
+    *,
+    tagged: bool,
+    address: str | None = None,
+    carriers: Sequence[int] = (),
+    on_progress: Callable[[int], None] = lambda _octets: None,
+) -> StreamResult:
+    """Send a stream from n0 to n1 and compare every value that arrives.
+
+    Args:
+        octets: length of the stream; a multiple of four.
+        tagged: send with the NICs' ToS, and expect the codec's round trip.
+        address: address of n1 in a tunnel; None: its address on the data network.
+        carriers: pids of the processes that carry the stream.
+        on_progress: called with the octets received so far, first when both ends run.
+    """
+    nic = bed.plan.settings.nic or NicSettings()
+    sends = {"sent": str(payload.sent), "octets": octets}
+    marked: dict[str, Any] = {"port": nic.tagged_port(PORT) if tagged else PORT, "tos": nic.tos if tagged else 0}
+    with (
+        _end(bed, RECEIVER, receive=payload.judged(tagged=tagged), **marked) as receiver,
+        _end(bed, SENDER, address, send=sends, **marked) as sender,
+    ):
+        on_progress(0)
+        before, carrier_s, machine_s = bed.wire_counters()[SENDER], processes_cpu_s(carriers), machine_cpu_s()
+        sender.go()
+        received = receiver.result(HANG_S, lambda said: on_progress(said[1]))
+        carrier_s, ended_s = processes_cpu_s(carriers) - carrier_s, machine_cpu_s()
+        after = bed.wire_counters()[SENDER]
+        start_s = sender.result(HANG_S)["start_s"]
+    on_progress(received["received_octets"])
+    if received["received_octets"] != octets:
+        raise RunError(f"{received['received_octets']} of {octets} octets of the stream arrived")
+    return StreamResult(
+        octets=octets,
+        seconds=received["end_s"] - start_s,
+        raw=received["exact"],
+        wrong=received["wrong"],
+        wire_octets=after.tx_octets - before.tx_octets,
+        wire_frames=after.tx_frames - before.tx_frames,
+        carrier_cpu_s=carrier_s,
+        machine_cpu_s=ended_s[0] - machine_s[0],
+        stolen_s=ended_s[1] - machine_s[1],
+    )
+
+
+def round_trips_us(bed: Testbed, count: int) -> list[float]:
+    """Return ``count`` round-trip times of one octet over TCP between n0 and n1, untagged, without Nagle's delay."""
+    with (
+        _end(bed, RECEIVER, pings=count, nodelay=True) as echo,
+        _end(bed, SENDER, pings=count, nodelay=True) as pinger,
+    ):
+        pinger.go()
+        times: list[float] = pinger.result(HANG_S)["rtt_us"]
+        echo.result(HANG_S)
+    return times
+
+
+@contextlib.contextmanager
+def _end(bed: Testbed, node_index: int, address: str | None = None, **options: Any) -> Iterator[End]:
+    """Run an end that is ready: n1 listens everywhere, because a tunnel's address may not be there yet."""
+    # Routes through a tunnel do not set the congestion control as the testbed's do.
+    common = {"port": PORT, "tos": 0, "silence_s": SILENCE_S, "congestion_control": CONGESTION_CONTROL}
+    connects = {"role": "connect", "address": address or bed.plan.nodes[RECEIVER].address, "waits": True}
+    role = {"role": "listen", "address": ""} if node_index == RECEIVER else connects
+    with bed.end(node_index, {**common, **role, **options}) as end:
+        end.read(READY_TIMEOUT_S)
+        yield end
 
 
 def nic_counters(bed: Testbed) -> dict[str, int]:

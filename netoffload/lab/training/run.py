@@ -16,7 +16,7 @@ from typing import Final
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import NetOffloadError, ReplicaError, RunError, UsageError
-from netoffload.lab import record_formats, results
+from netoffload.lab import results
 from netoffload.lab.results import Record, Spread, Timing, Traffic
 from netoffload.lab.testbed import (
     NicSettings,
@@ -259,7 +259,7 @@ def make_record(
     traffic = with_coded(first.traffic, outcomes)
     check_traffic(settings, traffic, outcomes)
     return Record(
-        format=record_formats.FORMAT,
+        format=results.FORMAT,
         started=started,
         configuration=_configuration(settings, testbed, first.parameters),
         versions=first.versions,

@@ -11,7 +11,7 @@ import pytest
 
 from netoffload import codec
 from netoffload.compiled.arrays import Float32Array
-from netoffload.lab.bench import advice_codecs, advice_measure
+from netoffload.lab.bench import advice as bench
 from netoffload.lab.models import advice
 from netoffload.lab.models.advice import Coding, Network, Prediction, Workload
 from netoffload.transport.rendezvous.agreement import Precision
@@ -80,7 +80,7 @@ def gradients(vectors: int = 2, count: int = 70_000) -> Float32Array:
 @pytest.mark.parametrize("name", advice.INLINE)
 def test_a_codec_is_measured_by_what_a_ring_sends(name: str) -> None:
     vectors = gradients()
-    found = advice_codecs.coding_of(Precision(name, 10), vectors, ranks=2)
+    found = bench.coding_of(Precision(name, 10), vectors, ranks=2)
     scales = [2.0**exponent for exponent in range(12)]
     fitting = [scale for scale in scales if 0.5 <= scale * float(vectors[0].std()) / (1 / 64) < 2]
     if name == "inceptionn":
@@ -98,8 +98,8 @@ def test_a_codec_is_measured_by_what_a_ring_sends(name: str) -> None:
 
 def test_a_sum_of_ranks_has_a_ratio_of_its_own() -> None:
     one = gradients(1)
-    alone = advice_codecs.coding_of(Precision("bounded", 10), one, ranks=2).ratio
-    assert advice_codecs.coding_of(Precision("bounded", 10), one, ranks=64).ratio < alone
+    alone = bench.coding_of(Precision("bounded", 10), one, ranks=2).ratio
+    assert bench.coding_of(Precision("bounded", 10), one, ranks=64).ratio < alone
 
 
 def advised(*words: str) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def test_a_file_and_a_given_network(tmp_path: Path) -> None:
 
 
 def test_a_trial_times_four_rings_between_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice_measure, "PROBE_OCTETS", (1 << 16, 1 << 16))
+    monkeypatch.setattr(bench, "PROBE_OCTETS", (1 << 16, 1 << 16))
     np.save(tmp_path / "held.npy", gradients())
     found = advised("--try", "-n", "2", "--gradients", str(tmp_path / "held.npy"))
     tried = {row["exchange"]: row["measured_s"] for row in found["predictions"] if row["measured_s"] is not None}

@@ -9,7 +9,7 @@ import pytest
 
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Layout, registry
-from netoffload.lab.bench import compressor_quality as measure
+from netoffload.lab.bench.compressors import quality
 from tests.shared.commands import Done, netoffload
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="times compiled kernels")
@@ -36,7 +36,7 @@ def test_every_method_is_reported_with_its_ratio_and_q(tmp_path: Path) -> None:
         assert row["decode_GBps"] > 0
         assert all(math.isfinite(row[key]) for key in ("ratio", "variance_ratio", "bias", "mean_error", "max_error"))
     layout = Layout((2000, 1000))
-    wanted = measure.quality(registry.get("terngrad"), vectors[0], layout, repeats=2, seed=1)
+    wanted = quality(registry.get("terngrad"), vectors[0], layout, repeats=2, seed=1)
     assert rows["terngrad"]["variance_ratio"] == wanted.variance_ratio
     assert rows["terngrad"]["ratio"] == 12000 / (8 + 8 + 600)
     assert rows["none"]["variance_ratio"] == 0

@@ -112,7 +112,7 @@ class OwnSettings(Settings):
 
 def test_settings_make_the_options_of_a_command() -> None:
     app = typer.Typer()
-    app.command("own")(command_of(OwnSettings, __name__))
+    app.command("own")(command_of(OwnSettings))
     made = typer.main.get_command(app)
     assert (made.help or "").startswith("Do something.")
     assert {one.name: one.opts for one in made.params} == {

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from netoffload.lab.bench import nic_report, vpn_peers
+from netoffload.lab.bench import vpn_peers
 from netoffload.lab.bench.experiment import Contender
-from netoffload.lab.bench.nic_report import Measured, Stage
+from netoffload.lab.bench.nic import NicBench, Stage
 from netoffload.lab.bench.settings import NicBenchSettings
-from netoffload.lab.bench.throughput import StreamResult
-from netoffload.lab.testbed.stream import Payload
+from netoffload.lab.testbed.stream import Payload, StreamResult
 
 PAYLOAD = Payload(4096, 4.5, Path("sent.bin"), Path("rounded.bin"))
 PEER = "openvpn-lz4"
@@ -31,7 +30,8 @@ def stream(gbps: float, wire_per_octet: float, machine_cores: float = 0.5, stole
         carrier_cpu_s=0.25,
         machine_cpu_s=machine_cores * seconds,
         stolen_s=stolen_cores * seconds,
-        raw_floats=1,
+        raw=1,
+        wrong=0,
     )
 
 
@@ -80,7 +80,11 @@ def made_up(
     )
     rtts_us = {"kernel": [[10.0, 20.0, 30.0]] * 3, "nic": [[100.0, 120.0, 140.0]] * 3}
     unshaped.pings = {name: Contender(name, lambda _number: [], samples=times) for name, times in rtts_us.items()}
-    return nic_report.report(asked, Measured(unshaped, [shaped]), reason).to_record()
+    bench = NicBench(asked)
+    bench.stages += [unshaped, shaped]
+    found = bench.findings(reason)
+    assert found is not None
+    return found.to_record()
 
 
 def test_medians_ratios_and_limits() -> None:

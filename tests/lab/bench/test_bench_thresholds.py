@@ -11,9 +11,7 @@ from netoffload.lab.training.dataset import load_digits
 
 def test_a_larger_threshold_sends_less_and_what_diverges_is_no_best_one() -> None:
     settings = TrainSettings("inc", nodes=2, iterations=2, learning_rate=0.05)
-    tried: list[Trial] = []
-    found = search(settings, load_digits(1), methods=("wgt",), grid=(1e-4, 100.0), on_trial=tried.append)
-    assert found == tried
+    found = list(search(settings, load_digits(1), methods=("wgt",), grid=(1e-4, 100.0)))
     assert [(trial.method, trial.threshold) for trial in found] == [("wgt", 1e-4), ("wgt", 100.0)]
     assert 0.2 < found[0].efficiency < 1
     assert found[1].efficiency < 1e-4

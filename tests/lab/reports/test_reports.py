@@ -67,15 +67,15 @@ def test_repeated_runs_are_a_mean_with_its_deviation() -> None:
         replace(run, learning=Learning(accuracy, {}, loss)) for run, (accuracy, loss) in zip(runs, learnt, strict=True)
     ]
     summary = reports.summarise([*runs, a_run("wa", 0.3)])
-    rows = {row[0]: row[1:] for row in reports.table_rows(summary)}
-    assert rows["time, ms"] == ("300.0", "80.0 ± 10")
-    assert rows["accuracy on test set, %"] == ("97.5", "94.0 ± 4")
-    assert rows["loss of last batch"] == ("0.1", "0.4 ± 0.14")
+    rows = {row[0]: row[1:] for row in reports.table_of(summary).rows}
+    assert rows["time, ms"] == ["300.0", "80.0 ± 10"]
+    assert rows["accuracy on test set, %"] == ["97.5", "94.0 ± 4"]
+    assert rows["loss of last batch"] == ["0.1", "0.4 ± 0.14"]
     assert "1 or 3 runs each: ± their standard deviation" in reports.describe_run(summary)
     written = summary.to_json()["exchanges"]["inc"]["over_runs"]
     assert written["accuracy"] == {"mean": pytest.approx(0.94), "deviation": pytest.approx(0.04)}
     diverged = replace(runs[0], learning=Learning(0.1, {}, None))
-    assert reports.table_rows(reports.summarise([diverged]))[-3][1] == "-"
+    assert reports.table_of(reports.summarise([diverged])).rows[-3][1] == "-"
 
 
 def test_runs_that_cannot_be_compared_are_refused() -> None:
@@ -137,10 +137,10 @@ def test_a_comparison_of_bounds_shares_everything_else() -> None:
     assert list(summary.bars) == ["2^-6", "2^-8", "2^-10"]
     assert reports.describe_run(summary).startswith("HDC on digits, 1.15 M parameters · inc+c · 4 workers")
     assert "inceptionn, coalesced" in reports.describe_run(summary)
-    assert reports.table_rows(summary)[-1] == (
+    assert reports.table_of(summary).rows[-1] == [
         "faster than 2^-6",
         *(f"{0.05 / (0.02 + 0.005 * k):.2f}{TIMES}" for k in (6, 8, 10)),
-    )
+    ]
     written = summary.to_json()
     assert (written["axis"], written["machine"]) == ("bound", "0123456789ab, 2 cores of a CPU")
     assert written["configuration"].keys() >= {"exchange", "learning_rate"}
@@ -179,9 +179,10 @@ def many_runs() -> list[Record]:
 def test_many_exchanges_are_rows() -> None:
     summary = reports.summarise(many_runs())
     assert list(summary.bars)[:3] == ["inc", "inc+c", "terngrad"]
-    assert len(reports.table_header(summary)) == len(reports.table_rows(summary)[0])
-    rows = {row[0]: row[1:] for row in reports.table_rows(summary)}
-    columns = reports.table_header(summary)[1:]
+    table = reports.table_of(summary)
+    rows = {row[0]: row[1:] for row in table.rows}
+    columns = [column.heading for column in table.columns][1:]
+    assert {len(row) for row in rows.values()} == {len(columns)}
     assert rows["pqasgd:p=4"][columns.index("time ms")] == "70.0"
     assert rows["inc+c"][columns.index("efficiency %")] == "25"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from netoffload.lab import results
-from netoffload.lab.cli.training_runs import SPARKS, Curve, progress, remarks_on
+from netoffload.lab.cli.training_runs import progress, remarks_on
 from netoffload.lab.results import ClassCounts, Learning, Record
 from netoffload.lab.training.models import MODELS
 from netoffload.lab.training.outcome import Step
@@ -158,15 +158,3 @@ def test_where_nobody_watches_every_tenth_of_a_run_is_a_line(capsys: pytest.Capt
         "inc: 20 of 40, loss 1.5, accuracy 75 %",
         "inc: 40 of 40, accuracy 75 %",
     ]
-
-
-def test_a_curve_is_a_line_of_bars_from_0_to_the_largest() -> None:
-    assert str(Curve()) == ""
-    assert str(Curve([0.0, 0.0])) == "  "
-    falling = Curve()
-    for loss in (8.0, None, 4.0, 2.0, 1.0, 0.0):
-        falling.add(loss)
-    assert str(falling) == "█▄▂▁ "
-    # 24 columns, each the mean of 20 numbers: 0.5, 2.5, ... 46.5
-    of_all = [SPARKS[round((2 * column + 0.5) / 46.5 * 8)] for column in range(24)]
-    assert str(Curve([float(n // 10) for n in range(480)])) == "".join(of_all)

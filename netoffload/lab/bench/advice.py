@@ -1,9 +1,14 @@
-"""Measures what advice needs: the path between ranks, a model's computing and gradients, codecs; and tries rings.
+"""What ``netoffload advise`` predicts from: the network between ranks, a model's computing and gradients, and codecs.
 
 **Path.** Each rank sends to its right neighbour, all at the same time, for a fifth of a second; the slowest rank's time
 counts. The delay is half of the shortest round trip that the kernel saw.
 
 **Ranks.** A launcher started them, or they are threads of this process on loopback.
+
+**Codecs.** Vectors go through the chunks of an inline ring on one core; only that core's time counts. They are
+multiplied by the power of two that ``scale="auto"`` takes. The ratio is measured on the sum of half of the ranks'
+gradients and on the sum of all, because a ring's first phase carries partial sums and its second whole ones.
+Compressors encode the gradient itself.
 """
 
 from __future__ import annotations
@@ -20,25 +25,28 @@ from typing import Final, TypeVar, cast
 
 import numpy as np
 
+from netoffload.codec.bursts import LANES
 from netoffload.collectives import Operation, barrier, ring_allgather, ring_allreduce
 from netoffload.collectives.samples import read_gradients
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
-from netoffload.compressors import Layout
-from netoffload.config import Offload, check_bound_k, format_ms, format_rate
+from netoffload.compressors import Layout, registry
+from netoffload.config import Offload, check_bound_k, format_ms, format_rate, parse_rate_bps
 from netoffload.errors import UsageError
-from netoffload.lab.bench.advice_codecs import auto_factor, coding_by, coding_of
+from netoffload.lab.bench.compressors import SHORTEST_S, quality, speeds
 from netoffload.lab.bench.settings import AdviseSettings
 from netoffload.lab.declared import AllOrNothing, Finding, Progress, Table, mega, milli
 from netoffload.lab.models import advice
 from netoffload.lab.models.advice import Coding, Network, Prediction, Workload
 from netoffload.lab.models.exchange import ring_delays_s
 from netoffload.machine.environment import cpu_model, versions
+from netoffload.methods.scales import codec_rms, exponent_for, root_mean_square
 from netoffload.transport import Settings, TcpExchange
 from netoffload.transport.local_ranks import run_tcp
 from netoffload.transport.rendezvous.agreement import Precision
 from netoffload.transport.rendezvous.launchers import set_rank_environment
 from netoffload.transport.rounds.driver import prepare
+from netoffload.transport.wiring import chunks
 
 T = TypeVar("T")
 
@@ -52,22 +60,6 @@ REPEATS: Final = 5
 PROBE_S: Final = 0.2
 PROBE_OCTETS: Final = (1 << 20, 1 << 27)
 """The shortest and the longest vector that a path is tried with."""
-
-
-def check(asked: AdviseSettings) -> None:
-    """Refuse before anything is measured."""
-    check_bound_k(asked.bound)
-    if asked.nodes is not None and asked.nodes < 2:
-        raise UsageError(f"{asked.nodes} ranks exchange nothing: use at least 2")
-    if asked.is_tried and asked.rate is not None:
-        raise UsageError("--try measures the network itself: leave --rate out")
-    if asked.rate is None and asked.delay:
-        raise UsageError("--delay needs the network's rate: add --rate 1gbit")
-    if asked.script and asked.gradients is not None:
-        raise UsageError("a script has gradients of its own: leave --gradients out, or the script")
-    for name, value in {"delay": asked.delay, "compute": asked.compute or 0.0, "error": asked.error}.items():
-        if not 0 <= value < math.inf:
-            raise UsageError(f"{name} is {value:g}: it must be a number from 0 on")
 
 
 @dataclass(frozen=True)
@@ -119,10 +111,8 @@ class Ranks:
                 if isinstance(result, Exception):
                     raise result
             return cast("T", results[0])
-        try:
-            from netoffload.torch.ranks import connect
-        except ImportError as error:
-            raise UsageError(f"ranks meet over torch: pip install 'netoffload[train]', or --rate ({error})") from error
+        from netoffload.torch.ranks import connect
+
         settings = Settings(offload=Offload.OFF)
         if precision is not None:
             settings = Settings(precision.codec, precision.bound_k, offload=Offload.INLINE)
@@ -142,8 +132,19 @@ class Adviser(AllOrNothing[Findings]):
     """Measures what the user did not give, and predicts; only rank 0 has findings."""
 
     def __init__(self, asked: AdviseSettings) -> None:
-        self._asked, self._rate_bps = asked, asked.rate_bps
-        check(asked)
+        self._asked, self._rate_bps = asked, None if asked.rate is None else parse_rate_bps(asked.rate)
+        check_bound_k(asked.bound)
+        if asked.nodes is not None and asked.nodes < 2:
+            raise UsageError(f"{asked.nodes} ranks exchange nothing: use at least 2")
+        if asked.is_tried and asked.rate is not None:
+            raise UsageError("--try measures the network itself: leave --rate out")
+        if asked.rate is None and asked.delay:
+            raise UsageError("--delay needs the network's rate: add --rate 1gbit")
+        if asked.script and asked.gradients is not None:
+            raise UsageError("a script has gradients of its own: leave --gradients out, or the script")
+        for name, value in {"delay": asked.delay, "compute": asked.compute or 0.0, "error": asked.error}.items():
+            if not 0 <= value < math.inf:
+                raise UsageError(f"{name} is {value:g}: it must be a number from 0 on")
         self._load_1min = os.getloadavg()[0]
         self._ranks = launched_ranks()
         if self._ranks is None and asked.is_tried:
@@ -158,7 +159,7 @@ class Adviser(AllOrNothing[Findings]):
         """Measure everything."""
         asked, ranks = self._asked, self._ranks
         if ranks is not None and ranks.rank != 0:
-            progress = _say_nothing
+            progress = lambda _said, _share=None: None  # noqa: E731
         work, vectors, layout = self._workload(progress)
         progress("loading what rings run")
         prepare()
@@ -209,17 +210,11 @@ class Adviser(AllOrNothing[Findings]):
         return Workload(name, vectors[0].nbytes, compute_s), vectors, layout
 
 
-def _say_nothing(said: str, share: float | None = None) -> None:
-    pass
-
-
 def _trained(asked: AdviseSettings, worker: int) -> tuple[Float32Array, Layout, float]:
     """Return a model's latest gradients, its layers, and the median seconds of a step."""
-    try:
-        from netoffload.lab.training.config import TrainSettings
-        from netoffload.lab.training.inprocess import train_alone
-    except ImportError as error:
-        raise UsageError(f"a model needs torch: pip install 'netoffload[train]', or --gradients ({error})") from error
+    from netoffload.lab.training.config import TrainSettings
+    from netoffload.lab.training.inprocess import train_alone
+
     settings = TrainSettings("inc", nodes=1, model=asked.model, batch=asked.batch)
     settings = replace(settings, iterations=asked.steps or STEPS_OF_MODEL)
     kept, times_s = [], []
@@ -233,10 +228,8 @@ def _trained(asked: AdviseSettings, worker: int) -> tuple[Float32Array, Layout, 
 
 def _observed(asked: AdviseSettings) -> tuple[Float32Array, Layout, float]:
     """Return a script's latest gradients, its layers, and the median seconds of a step."""
-    try:
-        from netoffload.lab.training.observed import observe
-    except ImportError as error:
-        raise UsageError(f"a script needs torch: pip install 'netoffload[train]', or --gradients ({error})") from error
+    from netoffload.lab.training.observed import observe
+
     found = observe(asked.script, asked.steps or STEPS_OF_SCRIPT)
     return np.stack(found.gradients), Layout(found.layer_sizes), statistics.median(found.times_s)
 
@@ -292,3 +285,64 @@ def _median_of_slowest(exchange: TcpExchange, times_s: Sequence[float]) -> float
     slowest = np.array(times_s)
     ring_allreduce(exchange, slowest, tagged=False, operation=Operation.MAX)
     return float(np.median(slowest))
+
+
+def coding_of(precision: Precision, vectors: Float32Array, ranks: int) -> Coding:
+    """Measure a codec as an inline ring uses it on gradients float32[v, n]; rank r has row r modulo v."""
+    factor = auto_factor(vectors[0], precision)
+    scaled = vectors[0] * factor
+    encode_s, decode_s, _, decoded = min(
+        (_coded(scaled, precision) for _ in range(REPEATS)), key=lambda one: one[0] + one[1]
+    )
+    octets = 0
+    for count in (-(-ranks // 2), ranks):
+        partial: Float32Array = vectors[np.arange(count) % len(vectors)].sum(axis=0)
+        octets += _coded(np.multiply(partial, factor), precision)[2]
+    exact = scaled.astype(np.float64)
+    error, power = np.abs(np.subtract(decoded, exact)), float(exact @ exact)
+    return Coding(
+        2 * scaled.nbytes / octets,
+        scaled.nbytes / encode_s,
+        scaled.nbytes / decode_s,
+        math.sqrt(float(error @ error) / power) if power else 0.0,
+        float(error.max()) * 2**precision.bound_k,
+        f'codec="{precision.codec}", bound={precision.bound_k}',
+    )
+
+
+def coding_by(name: str, values: Float32Array, layout: Layout) -> Coding:
+    """Measure a compressor on one gradient."""
+    compressor = registry.parse(name)
+    seen = quality(compressor, values, layout, repeats=2)
+    encode_gbps, decode_gbps = speeds(compressor, values, layout, repeats=REPEATS)
+    error = math.sqrt(seen.variance_ratio)
+    return Coding(seen.ratio, encode_gbps * 1e9, decode_gbps * 1e9, error, None, f'compressor="{name}"')
+
+
+def auto_factor(values: Float32Array, precision: Precision | None) -> np.float32:
+    """Return the factor by which ``scale="auto"`` multiplies a gradient like this one."""
+    exponent = None if precision is None else exponent_for(codec_rms(precision.codec), root_mean_square(values))
+    return np.float32(2.0 ** (exponent or 0))
+
+
+def _coded(values: Float32Array, precision: Precision) -> tuple[float, float, int, Float32Array]:
+    """Encode and decode a vector in chunks; return seconds of either, octets, and the decoded float32[n]."""
+    coding = chunks.make_coding(int(precision.quantiser().codec_id), precision.bound_k)
+    source, state = values.view(np.uint8), coding.state
+    arrived = np.empty(values.size + LANES, np.float32)
+    encode_s = decode_s = 0.0
+    octets = 0
+    for first in range(0, values.size, chunks.CODED_FLOATS):
+        started_s = time.thread_time()
+        chunks.pack(coding, source, 4 * first, min(values.size - first, chunks.CODED_FLOATS))
+        packed_s = time.thread_time()
+        length = int(state[chunks.OUT_END])
+        chunks.count_sent(coding, length)
+        coding.incoming[:length] = coding.outgoing[:length]
+        for part in (chunks.HEADER_OCTETS, length - chunks.HEADER_OCTETS):
+            chunks.count_received(coding, part, chunks.CODED_FLOATS)
+        received_s = time.thread_time()
+        chunks.unpack(coding, arrived.view(np.uint8), 4 * first)
+        encode_s, decode_s = encode_s + packed_s - started_s, decode_s + time.thread_time() - received_s
+        octets += length
+    return max(encode_s, SHORTEST_S), max(decode_s, SHORTEST_S), octets, arrived[: values.size]
