@@ -24,39 +24,44 @@ def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=110)
 
 
-def test_the_site_builds_and_its_made_pages_are_whole(tmp_path: Path) -> None:
-    built = build(ROOT / "mkdocs.yml", tmp_path)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    built = build(ROOT / "mkdocs.yml", folder)
     assert built.returncode == 0, built.stderr
-    commands = (tmp_path / "reference/commands.html").read_text()
+    return folder
+
+
+def test_the_sites_made_pages_are_whole(site: Path) -> None:
+    commands = (site / "reference/commands.html").read_text()
     for words in ("up", "bench-nic", "train", "verify-codec", "example"):
         assert f'id="netoffload-{words}"' in commands
-    api = (tmp_path / "reference/api.html").read_text()
+    api = (site / "reference/api.html").read_text()
     assert 'id="netoffload.torch.compress_hook"' in api
     assert re.search(r":(func|class|mod):", api) is None
     for example in (*(ROOT / "examples").glob("*.py"), *(ROOT / "examples").glob("*.ipynb")):
-        assert f'id="{example.stem}"' in (tmp_path / "reference/examples.html").read_text()
+        assert f'id="{example.stem}"' in (site / "reference/examples.html").read_text()
     cut = re.findall(r"<li><code>[\w-]+</code>: [^<]*\.\.\.</li>", commands)
     assert re.search(r"<li><code>up</code>: Build a testbed that stays up until netoffload down\.</li>", commands)
     assert cut == []
-    first = (tmp_path / "index.html").read_text()
+    first = (site / "index.html").read_text()
     assert 'src="lab/figures/demo.png"' in first
     assert "Machines that train one model together" in first
-    torch = (tmp_path / "guide/torch.html").read_text()
+    torch = (site / "guide/torch.html").read_text()
     assert 'href="../reference/examples.html#ddp"' in torch
     for page in (first, torch, commands):
         assert re.search(r'<(script|link|img)[^>]*(src|href)="(https?:)?//', page) is None  # all of it comes from here
 
 
-def test_the_search_works_in_a_folder(tmp_path: Path) -> None:
-    assert build(ROOT / "mkdocs.yml", tmp_path).returncode == 0
-    index = (tmp_path / "search/search_index.js").read_text()
+def test_the_search_works_in_a_folder(site: Path) -> None:
+    index = (site / "search/search_index.js").read_text()
     assert index.startswith("var __index = {")
     assert any("oss scale" in entry["title"] for entry in json.loads(index.removeprefix("var __index = "))["docs"])
     for name in ("index.html", "guide/torch.html"):
-        scripts = re.findall(r'<script src="([^"]*)"', (tmp_path / name).read_text())
+        scripts = re.findall(r'<script src="([^"]*)"', (site / name).read_text())
         worker, bundle = (next(one for one in scripts if word in one) for word in ("iframe-worker", "bundle"))
         assert scripts.index(worker) < scripts.index(bundle)  # the bundle starts the search
-        assert ((tmp_path / name).parent / worker).exists()
+        assert ((site / name).parent / worker).exists()
 
 
 def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class MethodId(enum.IntEnum):
     WGT = 16
     BGT = 17
     QGT = 18
+    CHUNKED_TOPK = 19
     EIGHT_BIT = 32
     HALF = 33
     GENERAL = 48

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from netoffload.compressors import libraries
 from netoffload.compressors.base import Compressor
+from netoffload.compressors.chunked_topk import ChunkedTopK
 from netoffload.compressors.eight_bit import EightBit
 from netoffload.compressors.general import General
 from netoffload.compressors.halves import Half
@@ -30,6 +31,7 @@ METHODS: Final[tuple[type[Compressor], ...]] = (
     Wgt,
     Bgt,
     Qgt,
+    ChunkedTopK,
     EightBit,
     Half,
     General,

@@ -108,6 +108,7 @@ class Member:
     seed: int = 0  # of the compressors' random numbers, equal on all ranks
     error_feedback: bool = False  # a compressor adds what it left unsent to the next vector
     buckets: tuple[Bucket, ...] = ()  # in which a server sums gradients, in the workers' order; empty: one for all
+    owners: tuple[int, ...] = ()  # by layer, the only rank that gets its sum (``scattered``); empty: all get all sums
 
 
 @dataclasses.dataclass

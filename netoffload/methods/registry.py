@@ -35,6 +35,7 @@ from netoffload.methods.averaging import Averaging, ChangeAveraging, Rotation
 from netoffload.methods.base import Family, Member, Method, MethodSpec, Way
 from netoffload.methods.floats import Aggregation, RingReducer
 from netoffload.methods.payloads import GatherReducer, PayloadRingReducer, PayloadServer, ServedReducer
+from netoffload.methods.scattered import PayloadScatter, RingScatter
 from netoffload.methods.ternary_server import TernaryServer, TernaryWorker
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -111,6 +112,8 @@ def parse(text: str, *, batch: int, shared: bool = False) -> MethodSpec:
 
 def method_for(spec: MethodSpec, member: Member) -> Method:
     """Return a rank's side of a method."""
+    if member.owners and spec.sums_gradients:
+        return (PayloadScatter if spec.compressor else RingScatter)(spec, member)
     is_worker = member.exchange.rank < member.exchange.size - spec.servers
     side = spec.family.worker if is_worker or spec.family.server is None else spec.family.server
     return side(spec, member)

@@ -26,7 +26,6 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.methods.base import Bucket, GradientReducer, Member, Memory, MethodSpec
 from netoffload.methods.buckets import layers_of, layout_of
-from netoffload.methods.floats import RingReducer
 from netoffload.methods.registry import FAMILIES, method_for
 from netoffload.methods.scales import (
     AUTO,
@@ -66,7 +65,9 @@ class SelectiveReducer(GradientReducer):
         if not isinstance(inner, GradientReducer):
             raise UsageError(f"{spec.name} moves weights, not gradients")
         self._inner = inner
-        self._plain = RingReducer(MethodSpec("inc", "inc", FAMILIES["inc"]), member)
+        plain = method_for(MethodSpec("inc", "inc", FAMILIES["inc"]), member)
+        assert isinstance(plain, GradientReducer)
+        self._plain = plain
         self.sent = self._plain.sent = inner.sent
         self._exact = selection.exact
         self._auto_rms = selection.auto_rms if selection.scale == AUTO else None
@@ -161,7 +162,8 @@ class SelectiveReducer(GradientReducer):
         for layer, part in parts.items():
             multiply(part, exponents[layer])
         total = reduce(values, layers)
-        if has_values and not _has_values(total):
+        # Where a rank gets a part of the sum, its own gradient is in there exact.
+        if has_values and not self._member.owners and not _has_values(total):
             self._note_vanished(layers)
         for layer, part in self._parts(total, layers).items():
             _divided(part, exponents[layer], divisor)

@@ -6,8 +6,9 @@
     dist.init_process_group("netoffload")                                   (b) a backend
     optimizer = DistributedOptimizer(optimizer, state)                      (c) your own training loop
     periodic = Periodic(model, optimizer, every=8)                          (d) weights every 8 steps
+    state = fsdp.compress(model, bound=8)                                   (e) FSDP2
 
-(a), (c) and (d) are adapters over :mod:`netoffload.methods`, which knows no torch::
+(a), (c), (d) and (e) are adapters over :mod:`netoffload.methods`, which knows no torch::
 
     bucket of gradients ─► Staged: float32 on the host ─► Calls.start ─► SelectiveReducer ─► mean ─► torch Future
     backward goes on                                      a thread: encode, send, receive, add
@@ -20,8 +21,8 @@ Replicas stay bit-identical: every rank adds the same octets in the same order, 
 rank dies, all others raise an error that names it.
 
 Files: ``options`` (how gradients travel), ``ranks`` (how ranks find each other), ``staging`` (tensors to float32 on the
-host and back), ``layers`` (a model's parameters by index), ``state`` (what (a), (c) and (d) share), ``hook``,
-``optimizer``, ``periodic``; ``backend*`` (the backend).
+host and back), ``layers`` (a model's parameters by index), ``state`` (what (a), (c), (d) and (e) share),
+``first_gradient`` (a hook that never ran), ``hook``, ``optimizer``, ``periodic``, ``fsdp``; ``backend*`` (the backend).
 """
 
 from netoffload.methods import Outer

@@ -21,6 +21,9 @@ class Layers:
     ``names`` are for parameters that are counted as they come: those of a model that was saved.
     """
 
+    owners: tuple[int, ...] = ()
+    """By layer, the only rank that gets its sum; empty: all ranks get all sums."""
+
     def __init__(self, named_parameters: Iterable[tuple[str, torch.Tensor]] | None, names: Sequence[str] = ()) -> None:
         self.names: list[str] = []
         self._names = names

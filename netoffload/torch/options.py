@@ -7,7 +7,7 @@ import dataclasses
 import os
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from netoffload.config import INLINE_BOUND_K, INLINE_CODEC, Offload, chosen_offload, parse_size_octets
 from netoffload.errors import CollectiveError, MalformedError, UsageError
@@ -52,6 +52,7 @@ class Options:
         exact_names: parameters whose names match one of these patterns (``*.embedding.*``) travel exact.
         exact_vectors: parameters of one dimension (biases, norms) travel exact.
         exact_last: the last layer travels exact.
+        require: it is an error if no gradient comes in the first 100 optimizer steps, or before the program ends.
         min_octets: the backend leaves shorter vectors exact.
         timeout_s: silence after which a rank is lost.
         late_s: how long a rank that lives may keep the others waiting; a group of the backend has its ``timeout``.
@@ -70,9 +71,12 @@ class Options:
     exact_names: tuple[str, ...] = ()
     exact_vectors: bool = False
     exact_last: bool = False
+    require: bool = False
     min_octets: int = MIN_OCTETS
     timeout_s: float = TIMEOUT_S_DEFAULT
     late_s: float = LATE_S_DEFAULT
+
+    _timeout: ClassVar[None] = None  # torch's ``init_device_mesh`` reads it of options in ``backend_override``
 
     def __post_init__(self) -> None:
         """Refuse impossible options before a rank waits for the others."""

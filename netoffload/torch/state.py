@@ -12,10 +12,12 @@ import torch
 import torch.distributed as dist
 
 from netoffload.collectives import allgather_payloads
+from netoffload.config import Offload
 from netoffload.errors import UsageError
 from netoffload.methods import Bucket, Member, Memory, Selection, SelectiveReducer, parse
 from netoffload.methods.floats import RingReducer, ring_octets
 from netoffload.methods.scales import auto_rms
+from netoffload.torch.first_gradient import FirstGradient
 from netoffload.torch.layers import Layers
 from netoffload.torch.options import Options
 from netoffload.torch.ranks import connect
@@ -65,6 +67,10 @@ class CompressionState:
     _cut: list[Bucket]
     _step: int = 0
     _octets: int = 0
+    first: FirstGradient | None = None
+    """What this state waits for; None: it came, or nothing is to be compressed."""
+    _divisor: int | None = None
+    """Divides sums; None: the number of ranks does."""
     _exact: frozenset[int] = frozenset()
     _restored: Memory | None = None
     """The loaded state, until all layers are known."""
@@ -79,6 +85,8 @@ class CompressionState:
         if "min_octets" in options:
             raise UsageError("min_octets is an option of the backend: exact_below leaves small parameters exact here")
         self._begin(group, Layers(named_parameters), Options(**options))
+        if self.options.compressor is not None or self.options.settings().offload is not Offload.OFF:
+            self.first = FirstGradient(require=self.options.require)
         if self.options.needs_names and not self.layers.are_named:
             raise UsageError("exact_names, exact_last and start_step=0 need named_parameters=model.named_parameters()")
 
@@ -117,7 +125,7 @@ class CompressionState:
             if isinstance(staged, StagedSparse):
                 staged.average(allgather_payloads(plane.exchange, staged.payload()))
                 return
-            values, size = staged.values(), plane.exchange.size
+            values, size = staged.values(), self._divisor or plane.exchange.size
             if reducer is None or values.dtype != np.float32:
                 RingReducer(parse("inc", batch=1), Member(plane.exchange)).reduce(values)
                 np.divide(values, np.float32(size), out=values)
@@ -130,6 +138,9 @@ class CompressionState:
         """Count a bucket of gradients of ``octets`` as float32; the last one of a step counts the step."""
         self._octets += octets
         self._step += is_last
+        if self.first is not None:
+            self.first.came()
+            self.first = None
 
     def connected(self) -> Calls[DataPlane]:
         """Return the connections; the first call makes them, and is collective."""
@@ -150,7 +161,8 @@ class CompressionState:
             plane, options, layout = self.connected().plane, self.options, self.layers.layout
             codec = plane.precision.codec if plane.precision else ""
             spec = options.spec() if plane.precision or options.compressor else parse("inc", batch=1)
-            member = Member(plane.exchange, plane.quantise, layout, options.seed, options.error_feedback)
+            feeds, owners = options.error_feedback, self.layers.owners
+            member = Member(plane.exchange, plane.quantise, layout, options.seed, feeds, owners=owners)
             restored, here = self._restored, [plane.exchange.rank, plane.exchange.size]
             if restored is not None and [restored["rank"], restored["size"]] != here:
                 raise UsageError(

@@ -5,6 +5,7 @@ Random words, streams of codes, stochastic rounding, scalers, the index of sent 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
@@ -171,6 +172,35 @@ def sent_octets_exact(method: MethodId, sent: Sequence[Fraction], thresholds: Se
         return bytes((128 if number < 0 else 0) + int(abs(number) / unit) for number, unit in pairs)
     signs = sum((number < 0) << place for place, (number, _) in enumerate(pairs))
     return signs.to_bytes(-(-len(pairs) // 8), "little")
+
+
+def topk_exact(values: Float32Array, bounds: Sequence[int], k: int, chunk: int) -> tuple[bytes, Float32Array]:
+    """The body of ``chunked-topk``, and what it stands for."""
+    levels, streams, decoded = b"", b"", np.zeros(values.size, np.float32)
+    for first, last in pairwise(bounds):
+        group = [float(value) for value in values[first:last]]
+        sent = -(-k * len(group) // chunk)
+        places = sorted(sorted(range(len(group)), key=lambda place: (-abs(group[place]), place))[:sent])
+        mean = np.float32(sum(abs(group[place]) for place in places) / sent)
+        is_high = [bool(abs(group[place]) >= mean) for place in places]
+        pair = []
+        for wanted in (False, True):
+            chosen = [abs(group[at]) for at, high in zip(places, is_high, strict=True) if high == wanted]
+            chosen = chosen or [abs(group[at]) for at in places]
+            average = np.minimum(np.float32(sum(chosen) / len(chosen)), np.float32(3.3895314e38))
+            pair.append(halves_exact(np.array([average], np.float32), "bf16"))
+        width = (len(group) // sent).bit_length() - 1
+        bits = "".join(f"{int(high)}{int(group[place] < 0)}"[::-1] for place, high in zip(places, is_high, strict=True))
+        bits += "".join(f"{place % (1 << width):0{width}b}"[::-1] if width else "" for place in places)
+        steps = ["0"] * (sent + (len(group) - 1 >> width))
+        for at, place in enumerate(places):
+            steps[at + (place >> width)] = "1"
+            level = (pair[is_high[at]].astype(np.uint32) << 16).view(np.float32)[0]
+            decoded[first + place] = -level if group[place] < 0 else level
+        bits += "".join(steps)
+        levels += b"".join(one.tobytes() for one in pair)
+        streams += int(bits[::-1], 2).to_bytes(-(-len(bits) // 8), "little")
+    return struct.pack("<II", k, chunk) + levels + streams, decoded
 
 
 def octets_exact(quotients: Float32Array, table: Table) -> Uint8Array:

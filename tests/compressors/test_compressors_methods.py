@@ -41,7 +41,7 @@ STOCHASTIC = (
     "qsgd:norm=l2,rule=mn,batch=4000000000,bucket=0",
     "qsgd:norm=l2,rule=mn,batch=4000000000,bucket=33,coding=omega",
 )
-SPECS = ("none", "nic", "nic:codec=bounded,bound=7", "nic:codec=truncate22", *STOCHASTIC)
+SPECS = ("none", "chunked-topk:k=3,chunk=16", "nic", "nic:codec=bounded,bound=7", "nic:codec=truncate22", *STOCHASTIC)
 BY_SPEC = pytest.mark.parametrize("spec", SPECS)
 
 RANDOM = np.random.default_rng(1)

@@ -10,7 +10,6 @@ from netoffload.engine.counters import Counter
 from netoffload.errors import RunError, UsageError
 from tests.fuzz import frames
 from tests.fuzz.__main__ import main
-from tests.fuzz.batches import fuzz
 from tests.fuzz.frames import FRAME_ROOM, FRAME_SLACK
 from tests.fuzz.samples import make_samples
 
@@ -75,5 +74,3 @@ def test_counts_are_read_as_people_write_them() -> None:
     for text in ("0", "-1", "2.5M", "many", ""):
         with pytest.raises(UsageError, match="count"):
             parse_count(text)
-    with pytest.raises(UsageError, match="at least 1"):
-        fuzz(frames.fuzz_batches, 0, 1, 1)

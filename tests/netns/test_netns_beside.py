@@ -21,13 +21,14 @@ from netoffload.codec import get
 from netoffload.lab.bench.nic import checked
 from netoffload.lab.testbed import Testbed
 from netoffload.lab.testbed.stream import Payload, StreamResult, run_stream, write_payload
+from tests.netns.programs.sshd import hosts
 from tests.shared.beds import counters, drops
 
 OCTETS = int(os.environ.get("NETOFFLOAD_BESIDE_MB", "20")) * 10**6
 TIMEOUT_S = 60 + OCTETS / 2e6
 GRADIENT_OCTETS = 40_000_000
 SBIN = "/usr/sbin:/sbin:/usr/bin:/bin"
-SSH_PORT, HTTP_PORT, IPERF_PORT = 2222, 8000, 5201
+HTTP_PORT, IPERF_PORT = 8000, 5201
 
 
 def program(name: str) -> str:
@@ -108,27 +109,9 @@ def run_patiently(bed: Testbed, argv: list[str]) -> str:
 
 
 def test_scp_beside_tagged_traffic(nic_bed: Testbed, beside: list[StreamResult], sent: Path, tmp_path: Path) -> None:
-    sshd, scp, keygen = program("sshd"), program("scp"), program("ssh-keygen")
-    for name in ("host", "user"):
-        subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True)
-    shutil.copy(tmp_path / "user.pub", tmp_path / "authorized")
-    config = tmp_path / "sshd_config"
-    config.write_text(
-        f"Port {SSH_PORT}\nHostKey {tmp_path / 'host'}\nAuthorizedKeysFile {tmp_path / 'authorized'}\n"
-        "PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n"
-        "Subsystem sftp internal-sftp\n"
-    )
-    # Its separation directory is missing where no service has started it; the mount is the node's own.
-    enter = 'mount -t tmpfs tmpfs /run && mkdir -p -m 755 /run/sshd && exec "$0" "$@"'
-    options = ["StrictHostKeyChecking=no", f"UserKnownHostsFile={os.devnull}", "BatchMode=yes", "LogLevel=ERROR"]
-    words = [word for option in options for word in ("-o", option)]
-    address = nic_bed.plan.nodes[1].address
-    with start(nic_bed, ["/bin/sh", "-c", enter, sshd, "-D", "-f", str(config)]) as server:
-        try:
-            key = ["-F", os.devnull, "-i", str(tmp_path / "user"), "-P", str(SSH_PORT), *words]
-            run_patiently(nic_bed, [scp, *key, str(sent), f"root@{address}:{tmp_path / 'got.bin'}"])
-        finally:
-            server.terminate()
+    with hosts(nic_bed, tmp_path):
+        copy = [program("scp"), "-F", str(tmp_path / "ssh_config"), str(sent), f"n1:{tmp_path / 'got.bin'}"]
+        run_patiently(nic_bed, copy)
     assert sha256(tmp_path / "got.bin") == sha256(sent)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import select
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from netoffload.devices.netns import in_netns
 from netoffload.devices.packet import open_packet
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.lab.testbed.plan import NodePlan, nic_argv
@@ -20,10 +22,10 @@ from netoffload.netlink.redirect import has_clsact, remove_link
 from netoffload.nic_options import NicProcess
 from netoffload.wire.vnet import Vnet, emit_vnet
 from netoffload_daemon.bypass import KernelBypass
-from tests.shared.beds import built, counters, grown
+from tests.shared.beds import built, counters, grown, nic_command
 from tests.shared.commands import running_nic
 from tests.shared.transfers import transfer
-from tests.soak import add_ipv6, kill_nic
+from tests.soak.events import add_ipv6, kill_nic
 
 OCTETS = 20_000_000
 RATE_BPS = 200_000_000
@@ -96,8 +98,14 @@ def test_each_echo_is_answered_once(bed: Testbed, address: str) -> None:
 def test_an_error_of_icmp_stays_with_the_nics(bed: Testbed) -> None:
     """They may be about a block, and then the NIC of the host that they are for translates them."""
     before = [counters(bed, node) for node in (0, 1)]
-    with bed.popen(0, [sys.executable, str(PROGRAMS / "be_refused.py"), "10.98.1.2"]) as asking:
-        assert asking.wait(timeout=30) == 0
+    with in_netns(str(netns_path(bed.plan.nodes[0].netns))):
+        asking = socket.socket(type=socket.SOCK_DGRAM)
+    with asking:
+        asking.settimeout(10)
+        asking.connect(("10.98.1.2", 9))
+        asking.send(b"octets")
+        with pytest.raises(ConnectionRefusedError):
+            asking.recv(1)
     assert grown(bed, 1, before[1])["bypass_not_tcp"] >= 1
     assert grown(bed, 0, before[0])["rx_bypass"] >= 1
 
@@ -143,7 +151,7 @@ def echoes(bed: Testbed, address: str, count: int) -> str:
 @contextlib.contextmanager
 def forwarding(words: list[str]) -> Iterator[None]:
     """Run a NIC of its own while the body runs; it ends well."""
-    with running_nic(words) as nic:
+    with running_nic(words, command=nic_command()) as nic:
         yield
         nic.terminate()
         assert nic.wait(timeout=10) == 0

@@ -19,7 +19,7 @@ from netoffload.lab.testbed.plan import NodePlan
 from netoffload.netlink import netns_path
 from tests.shared.beds import asked, built, counters, flows, wait_for_end_of_nic
 from tests.shared.transfers import transfer
-from tests.soak import kill_nic, start_nic
+from tests.soak.events import kill_nic, start_nic
 
 VALUES = np.random.default_rng(3).normal(0, 2e-3, 500_000).astype(np.float32)
 

@@ -20,12 +20,11 @@ from netoffload.wire.ipv4 import Ipv4, emit_ipv4
 from netoffload.wire.offload import PROTO_IPCOMP
 from netoffload.wire.tcp import parse_tcp
 from netoffload.wire.udp import PROTO_UDP, Udp, emit_udp
-from tests.netns.programs.both_ways import TAGGED, connected
+from tests.netns.programs.both_ways import TAGGED, connected, exchange
 from tests.netns.programs.intruder import (
     ETHERTYPE_IPV4,
     OWN_MAC,
     capture_blocks,
-    exchange,
     forged_blocks,
     mac_of,
     send_frames,
@@ -34,16 +33,10 @@ from tests.netns.programs.intruder import (
 )
 from tests.shared.beds import built, flows
 from tests.shared.quick_cases import by_day
-from tests.soak import (
-    Direction,
-    Flow,
-    FlowOptions,
-    Values,
-    await_progress,
-    kill_nic,
-    nft_path,
-    run_nft,
-)
+from tests.soak.damage import nft_path, run_nft
+from tests.soak.events import kill_nic
+from tests.soak.flows import Flow, await_progress
+from tests.soak.options import Direction, FlowOptions, Values
 
 pytestmark = pytest.mark.skipif(
     nft_path() is None, reason="nft is not installed: what reaches a host cannot be counted"
@@ -57,7 +50,7 @@ STREAM = FlowOptions(
     connector=0,
     directions=(Direction(octets=1 << 40, rate_octets_per_s=2e6), Direction(octets=0)),
 )
-SEGMENT_OCTETS = 2_000_000
+SEGMENT_OCTETS = 1_000_000
 """What a flow must carry between two looks at it."""
 
 SEND_DATAGRAMS = str(Path(__file__).with_name("programs") / "send_datagrams.py")
@@ -96,6 +89,7 @@ class Scene:
             yield live_port, idle_port
             assert self.segments_for_ssh() == before, "a block became a segment for a port of the host"
             live.read()
+            await_progress(live, live.received_octets + 1, timeout_s=20)  # a number that is new
             received, compressed = live.received_octets, self.compressed_octets(live_port)
             await_progress(live, received + 2 * SEGMENT_OCTETS, timeout_s=20)
             assert live.wrong == 0

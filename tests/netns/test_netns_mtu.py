@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from netoffload.codec import get
 from netoffload.devices.mtu import MtuWatch
 from netoffload.devices.packet import open_packet
 from netoffload.lab.testbed import NicSettings, Testbed
 from netoffload.netlink import netns_path
 from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.vnet import VNET_LEN
-from tests.netns.programs.both_ways import TAGGED, connected
+from tests.netns.programs.both_ways import TAGGED, connected, exchange
 from tests.shared.beds import asked, built, counters
-from tests.soak import Direction, Flow, FlowOptions, Values, add_ipv6, await_progress, ip
+from tests.soak.events import add_ipv6, ip
+from tests.soak.flows import Flow, await_progress
+from tests.soak.options import Direction, FlowOptions, Values
 
 PORT = 5292
 IPCOMP = 108
@@ -43,17 +43,6 @@ def set_mtu(bed: Testbed, mtu: int) -> None:
         assert time.monotonic() < deadline
 
 
-def send(near: socket.socket, far: socket.socket, seed: int) -> None:
-    """Send values, and compare what arrives with what the codec makes of them."""
-    values = np.random.default_rng(seed).normal(0, 0.05, 200_000).astype(np.float32)
-    got = bytearray()
-    for at in range(0, values.nbytes, 100_000):
-        near.sendall(values.tobytes()[at : at + 100_000])
-        while len(got) < min(at + 100_000, values.nbytes):
-            got += far.recv(100_000)
-    assert np.array_equal(np.frombuffer(got, np.uint32), get("inceptionn").round_trip(values, 10).view(np.uint32))
-
-
 def block_lens(port: socket.socket) -> list[int]:
     """The lengths of the IP datagrams with blocks that arrived since the last call."""
     lens: list[int] = []
@@ -74,7 +63,8 @@ def test_blocks_fit_a_wire_that_became_smaller(bed: Testbed) -> None:
         for seed, mtu in enumerate((1500, 1300, 1400, 1500)):
             set_mtu(bed, mtu)
             block_lens(switch_port)
-            send(near, far, seed)
+            for _ in range(10):
+                exchange(near, far, seed, "wide")
             assert mtu - 100 < max(block_lens(switch_port)) <= mtu
 
 

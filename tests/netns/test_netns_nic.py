@@ -13,7 +13,7 @@ from netoffload.lab.testbed import NicSettings, Testbed
 from tests.shared.beds import built, counters, drops, flows, grown
 
 PLAIN_SOCKET = Path(__file__).parents[2] / "docs" / "guide" / "plain_socket.py"
-UNTAGGED_OCTETS = 200_000_000
+UNTAGGED_OCTETS = 40_000_000
 
 
 def documented_transfer(bed: Testbed, sent: Path, got: Path, untagged: bool = False) -> None:

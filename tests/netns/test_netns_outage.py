@@ -9,17 +9,11 @@ import pytest
 
 from netoffload.lab.testbed import NicSettings, Testbed
 from tests.shared.beds import built, counters
-from tests.soak import (
-    Direction,
-    Flow,
-    FlowOptions,
-    Values,
-    await_progress,
-    kill_nic,
-    link_down,
-    nic_stopped,
-    start_nic,
-)
+from tests.soak.events import kill_nic, link_down, nic_stopped, start_nic
+from tests.soak.flows import Flow, await_progress
+from tests.soak.options import Direction, FlowOptions, Values
+
+pytestmark = pytest.mark.timeout(130)  # these wait, so they begin early
 
 RATE_OCTETS_PER_S = 3_000_000
 BEFORE_OCTETS = 2_000_000

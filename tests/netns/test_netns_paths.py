@@ -8,8 +8,10 @@ import pytest
 from netoffload.lab.testbed import NicSettings, Testbed
 from tests.shared.beds import built, counters
 from tests.shared.quick_cases import by_day
-from tests.soak import Values, measure_path, nft_path, routed
+from tests.soak.damage import nft_path
 from tests.soak.events import ip
+from tests.soak.options import Values
+from tests.soak.routed import measure_path, routed
 
 OCTETS = 8_000_000
 TAGGED_S = 5.0

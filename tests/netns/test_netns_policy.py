@@ -11,9 +11,9 @@ import pytest
 from netoffload.codec import get
 from netoffload.lab.testbed import NicSettings, Testbed
 from netoffload.lab.testbed.stream import stream
-from tests.netns.programs.both_ways import carried, connected
-from tests.shared.beds import asked, built, counters, flows, output_of
-from tests.shared.transfers import transfer as programs_transfer
+from tests.netns.programs.both_ways import carried_to
+from tests.shared.beds import asked, built, counters, output_of
+from tests.shared.transfers import transfer
 
 AF11, AF21 = 0x28, 0x48
 VALUES = np.random.default_rng(5).standard_normal(200_000, np.float32) * np.float32(2e-3)
@@ -45,15 +45,6 @@ def untagged_bed() -> Iterator[Testbed]:
         yield bed
 
 
-def transfer(bed: Testbed, tos: int, port: int, source_port: int = 0) -> tuple[bytes, int]:
-    """Send the values from n0 to n1; return what arrived, and how many octets of the flow n0's NIC compressed."""
-    with connected(bed, port, (tos, tos), source_port=source_port) as (near, far):
-        got = carried(near, far, EXACT)
-        ports = near.getsockname()[1], port
-    mine = [flow for flow in flows(bed) if flow["direction"] == "tx" and (flow["sport"], flow["dport"]) == ports]
-    return got, sum(flow["raw_octets"] for flow in mine)
-
-
 def is_rounded(got: bytes) -> bool:
     """Whether values were rounded from the second kilobyte on; the first one is what the NIC judges by."""
     assert len(got) == len(EXACT)
@@ -68,7 +59,7 @@ def test_the_nic_says_its_policy(bed: Testbed) -> None:
 
 @pytest.mark.parametrize(("port", "source_port"), [(7100, 0), (7110, 0), (7300, 7105)])
 def test_a_connection_with_the_tag_and_a_port_is_compressed(bed: Testbed, port: int, source_port: int) -> None:
-    got, octets = transfer(bed, AF21, port, source_port)
+    got, octets = carried_to(bed, port, EXACT, AF21, source_port)
     assert is_rounded(got)
     assert octets > 0.9 * len(EXACT)
 
@@ -77,7 +68,7 @@ def test_a_connection_with_the_tag_and_a_port_is_compressed(bed: Testbed, port: 
     ("tos", "port"), [(AF11, 7101), (AF21, 7111), (AF21, 7099), (AF11, 7301), (0, 7102), (0, 7302)]
 )
 def test_another_tos_or_port_is_left_alone(bed: Testbed, tos: int, port: int) -> None:
-    got, octets = transfer(bed, tos, port)
+    got, octets = carried_to(bed, port, EXACT, tos)
     assert got == EXACT
     assert octets == 0
 
@@ -90,10 +81,10 @@ def test_the_testbeds_own_stream_is_tagged(bed: Testbed) -> None:
 
 @pytest.mark.parametrize("tos", [0, AF11, AF21])
 def test_any_takes_every_connection_of_its_ports_and_no_other(untagged_bed: Testbed, tos: int) -> None:
-    got, octets = transfer(untagged_bed, tos, 7103)
+    got, octets = carried_to(untagged_bed, 7103, EXACT, tos)
     assert is_rounded(got)
     assert octets > 0.9 * len(EXACT)
-    assert transfer(untagged_bed, tos, 7111) == (EXACT, 0)
+    assert carried_to(untagged_bed, 7111, EXACT, tos) == (EXACT, 0)
 
 
 @pytest.mark.mpi
@@ -105,11 +96,11 @@ def test_ranks_take_the_tag_and_the_ports_from_their_nics(bed: Testbed) -> None:
 
 def test_the_kernel_carries_what_has_another_tag() -> None:
     with built(nic=NicSettings(tag="0x48", bypass="kernel")) as bed:
-        got, octets = transfer(bed, AF21, 7100)
+        got, octets = carried_to(bed, 7100, EXACT, AF21)
         assert is_rounded(got)
         assert octets > 0.9 * len(EXACT)
         before = counters(bed)["kernel_tx_octets"]
-        assert transfer(bed, AF11, 7101) == (EXACT, 0)
+        assert carried_to(bed, 7101, EXACT, AF11) == (EXACT, 0)
         assert counters(bed)["kernel_tx_octets"] - before > 0.9 * len(EXACT)
 
 
@@ -140,4 +131,4 @@ def test_a_users_sockets_are_marked_by_nft(trust: str) -> None:
 def as_user(bed: Testbed, uid: int, port: int) -> bytes:
     """Send the values by programs of a user; return what arrived."""
     python = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable, "-I", "-S"]
-    return programs_transfer(bed, EXACT, [(0, len(EXACT))], port=port, python=python)
+    return transfer(bed, EXACT, [(0, len(EXACT))], port=port, python=python)

@@ -3,13 +3,8 @@
 import contextlib
 import functools
 import itertools
-import shutil
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,27 +20,16 @@ from tests.netns.programs.both_ways import (
     mark,
     packets_marked,
     policy,
-    socket_on,
 )
-from tests.netns.programs.foreign_streams import GRADIENTS, REDIS_OCTETS, STREAMS, Stream, gradient
+from tests.netns.programs.foreign_streams import BEHIND, GRADIENTS, STREAMS, Stream, gradient
 from tests.shared.beds import built
-from tests.soak import add_ipv6, nft_path
+from tests.soak.damage import nft_path
+from tests.soak.events import add_ipv6
 
 pytestmark = pytest.mark.skipif(nft_path() is None, reason="nft is not installed: no policy can mark packets")
 
 CODEC = get("inceptionn")
 PORTS = itertools.count(6200)
-REDIS_SERVER = shutil.which("redis-server")
-RESP_SERVER = str(Path(__file__).with_name("programs") / "resp_server.py")
-SERVERS = [
-    pytest.param(
-        "redis-server",
-        marks=pytest.mark.skipif(REDIS_SERVER is None, reason="redis-server is not installed"),
-    ),
-    "python",
-]
-START_S = 10.0
-BEHIND = "text after floats"
 
 
 @pytest.fixture(scope="module", params=["user", "kernel"])
@@ -86,7 +70,7 @@ def carry(bed: Testbed, stream: Stream, tos: tuple[int, int], ipv6: bool = False
 
 @pytest.mark.parametrize(
     ("name", "ipv6"),
-    [*((name, False) for name in STREAMS), *((name, True) for name in (GRADIENTS, "redis 10000", "pfm", BEHIND))],
+    [*((name, False) for name in STREAMS), *((name, True) for name in (GRADIENTS, "redis 10000", BEHIND))],
 )
 def test_no_octet_changes_that_only_a_policy_marked(policed: Testbed, name: str, ipv6: bool) -> None:
     stream = STREAMS[name]()
@@ -142,6 +126,11 @@ def test_text_after_the_tag_was_taken_off_is_exact(bed: Testbed, after_octets: i
     assert changed_octets(text, got_text) == 0
 
 
+@functools.cache
+def add_ipv6_once(bed: Testbed) -> bool:
+    return add_ipv6(bed)
+
+
 def read_exactly(sock: socket.socket, octets: int) -> bytes:
     got = bytearray()
     while len(got) < octets:
@@ -149,61 +138,3 @@ def read_exactly(sock: socket.socket, octets: int) -> bytes:
         assert part, f"the connection ended after {len(got)} of {octets} octets"
         got += part
     return bytes(got)
-
-
-@functools.cache
-def add_ipv6_once(bed: Testbed) -> bool:
-    return add_ipv6(bed)
-
-
-@contextlib.contextmanager
-def running(bed: Testbed, server: str, port: int, folder: Path) -> Iterator[str]:
-    """A server of n1, whose address is returned."""
-    address = bed.plan.nodes[1].address
-    command = [sys.executable, RESP_SERVER, address, str(port)]
-    if server == "redis-server":
-        command = ["redis-server", "--bind", address, "--port", str(port), "--protected-mode", "no"]
-        command += ["--save", "", "--appendonly", "no", "--dir", str(folder), "--daemonize", "no"]
-    with bed.popen(1, command, stdout=subprocess.DEVNULL) as process:
-        try:
-            yield address
-        finally:
-            process.kill()
-
-
-def connection_to(bed: Testbed, address: str, port: int) -> socket.socket:
-    """Return an untagged connection of n0, as soon as the server listens."""
-    deadline_s = time.monotonic() + START_S
-    while True:
-        sock = socket_on(bed.plan.nodes[0], 0)
-        try:
-            sock.connect((address, port))
-        except ConnectionRefusedError:
-            sock.close()
-            assert time.monotonic() < deadline_s, "the server does not listen"
-            time.sleep(0.02)
-        else:
-            return sock
-
-
-@pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("octets", REDIS_OCTETS)
-def test_redis_keeps_vectors_while_a_policy_marks(policed: Testbed, tmp_path: Path, server: str, octets: int) -> None:
-    """One connection writes vectors; the replies on the other one are nothing but vectors and their lengths."""
-    vectors = [gradient(-(-octets // 4), seed).tobytes()[:octets] for seed in range(10)]
-    port = next(PORTS)
-    with (
-        running(policed, server, port, tmp_path) as address,
-        connection_to(policed, address, port) as writer,
-        connection_to(policed, address, port) as reader,
-        writer.makefile("rb") as written,
-        reader.makefile("rb") as replies,
-    ):
-        for number, vector in enumerate(vectors):
-            writer.sendall(b"*3\r\n$3\r\nSET\r\n$2\r\nk%d\r\n$%d\r\n%s\r\n" % (number, octets, vector))
-            assert written.readline() == b"+OK\r\n"
-        for vector_number in [*range(10), *range(10)]:
-            reader.sendall(b"*2\r\n$3\r\nGET\r\n$2\r\nk%d\r\n" % vector_number)
-            assert replies.readline() == b"$%d\r\n" % octets
-            assert changed_octets(vectors[vector_number], replies.read(octets)) == 0
-            assert replies.read(2) == b"\r\n"

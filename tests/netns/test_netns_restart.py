@@ -1,6 +1,5 @@
 """`netoffload restart` replaces a NIC during a tagged connection, which goes on compressed."""
 
-import contextlib
 import json
 import os
 import signal
@@ -8,20 +7,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import pytest
 
-from netoffload.codec import get
 from netoffload.errors import TestbedError
 from netoffload.lab.testbed import Testbed
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
 from netoffload.lab.testbed.processes import identify
-from tests.netns.programs.both_ways import TAGGED, connected
+from tests.netns.programs.both_ways import TAGGED, connected, exchange
 from tests.shared.beds import built, counters, nic_pids, wait_for_end_of_nic
 from tests.shared.commands import forked
 
 PORT = 5291
-CODEC = get("inceptionn")
 
 
 @pytest.fixture
@@ -38,23 +34,9 @@ def bed(
     assert left_of(run_id) == []
 
 
-@contextlib.contextmanager
-def checked_stream(bed: Testbed) -> Iterator[Callable[[int], None]]:
-    """A tagged connection, as a function of a seed: it sends values, and compares what arrives with the codec's."""
-    with connected(bed, PORT, (TAGGED, TAGGED)) as (near, far), far.makefile("rb") as arriving:
-
-        def check(seed: int) -> None:
-            values = np.random.default_rng(seed).normal(0, 0.05, 20_000).astype(np.float32)
-            near.sendall(values.tobytes())
-            got = np.frombuffer(arriving.read(values.nbytes), np.uint32)
-            assert np.array_equal(got, CODEC.round_trip(values, 10).view(np.uint32))
-
-        yield check
-
-
 def test_a_stream_goes_on_compressed(bed: Testbed) -> None:
-    with checked_stream(bed) as check:
-        check(1)
+    with connected(bed, PORT, (TAGGED, TAGGED)) as ends:
+        exchange(*ends, 1)
         old = nic_pids(bed)
         done = forked("restart", "n0", f"{bed.plan.run_id}/n1", "--kill", "--json")
         assert (done.returncode, done.stderr) == (0, "")
@@ -65,7 +47,7 @@ def test_a_stream_goes_on_compressed(bed: Testbed) -> None:
         assert [nic["pid"] for nic in restarted] == nic_pids(bed)
         assert set(nic_pids(bed)).isdisjoint(old)
         assert all(0 < nic["gone_s"] < 60 for nic in restarted)
-        check(2)
+        exchange(*ends, 2)
         sent, received = counters(bed, 0), counters(bed, 1)
         assert sent["tx_raw_octets"] > 0
         assert sent["bypass_unknown_flow"] == 0
@@ -75,17 +57,17 @@ def test_a_stream_goes_on_compressed(bed: Testbed) -> None:
 
 
 def test_a_graceful_restart_and_one_of_a_nic_that_has_ended(bed: Testbed) -> None:
-    with checked_stream(bed) as check:
-        check(3)
+    with connected(bed, PORT, (TAGGED, TAGGED)) as ends:
+        exchange(*ends, 3)
         done = forked("restart", "n0")
         assert (done.returncode, done.stderr) == (0, "")
         assert f"{bed.plan.run_id}/n0: NIC pid {nic_pids(bed)[0]} (was pid " in done.stdout
-        check(4)
+        exchange(*ends, 4)
         os.kill(nic_pids(bed)[0], signal.SIGKILL)
         wait_for_end_of_nic(bed, 0)  # and all of its threads, which hold the TAP
         again = bed.restart_nic(0)
         assert (again.pid_before, again.pid) == (None, nic_pids(bed)[0])
-        check(5)
+        exchange(*ends, 5)
         assert counters(bed)["tx_raw_octets"] > 0
 
 

@@ -1,6 +1,5 @@
 """Segments of every kind through real NICs: IPv6, jumbo frames, floats cut by odd writes, VLAN tags."""
 
-import contextlib
 import dataclasses
 import select
 import socket
@@ -20,6 +19,7 @@ from netoffload.netlink import netns_path
 from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
 from tests.shared.beds import built, counters, drops, flows, grown
 from tests.shared.transfers import transfer
+from tests.soak.events import add_ipv6
 
 VALUES = np.random.default_rng(5).normal(0, 2e-3, 1_000_000).astype(np.float32)
 ROUND_TRIP = get("inceptionn").round_trip(VALUES, 10).view(np.uint32)
@@ -36,46 +36,35 @@ def stream(
     return np.frombuffer(got, np.uint32)
 
 
-def run(bed: Testbed, node: int, *argv: str) -> None:
-    with bed.popen(node, argv) as process:
-        assert process.wait(timeout=20) == 0, argv
+@pytest.fixture(scope="module", params=["tap", "veth"])
+def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
+    """Nodes with NICs on either kind of host device, with IPv6 addresses too."""
+    with built(nic=NicSettings(host=request.param)) as made:
+        assert add_ipv6(made)
+        yield made
 
 
-@contextlib.contextmanager
-def addresses(bed: Testbed, *of_nodes: str) -> Iterator[None]:
-    """Give the first nodes one IPv6 address each, for as long as the body runs."""
-    with contextlib.ExitStack() as stack:
-        for node, address in enumerate(of_nodes):
-            device = bed.plan.nodes[node].device
-            switch = f"/proc/sys/net/ipv6/conf/{device}/disable_ipv6"
-            run(bed, node, "sh", "-c", f"echo 0 > {switch}")
-            stack.callback(run, bed, node, "sh", "-c", f"echo 1 > {switch}")  # takes the address as well
-            run(bed, node, "ip", "-6", "addr", "add", f"{address}/64", "dev", device, "nodad")
-        yield
-
-
-def test_ipv6_is_compressed_as_ipv4_is(nic_bed: Testbed) -> None:
-    before, wire_before = counters(nic_bed, 0), nic_bed.wire_counters()
-    with addresses(nic_bed, "fd98::1", "fd98::2"):
-        got = stream(nic_bed, VALUES, "fd98::2")
+def test_ipv6_is_compressed_as_ipv4_is(bed: Testbed) -> None:
+    before, wire_before = counters(bed, 0), bed.wire_counters()
+    got = stream(bed, VALUES, "fd98::2")
     assert np.array_equal(got, ROUND_TRIP)
-    sent = grown(nic_bed, 0, before)
+    sent = grown(bed, 0, before)
     assert sent["tx_blocks"] > 0
     assert sent["tx_raw_octets"] >= VALUES.nbytes
-    assert nic_bed.wire_counters()[0].tx_octets - wire_before[0].tx_octets < VALUES.nbytes / 3
-    assert any(flow["src"] == "fd98::1" and flow["raw_octets"] >= VALUES.nbytes for flow in flows(nic_bed, 1))
+    assert bed.wire_counters()[0].tx_octets - wire_before[0].tx_octets < VALUES.nbytes / 3
+    assert any(flow["src"] == "fd98::1" and flow["raw_octets"] >= VALUES.nbytes for flow in flows(bed, 1))
 
 
-def test_untagged_ipv6_is_exact(nic_bed: Testbed) -> None:
-    before = counters(nic_bed, 0)
-    with addresses(nic_bed, "fd98::1", "fd98::2"):
-        got = stream(nic_bed, VALUES, "fd98::2", tos=0)
+def test_untagged_ipv6_is_exact(bed: Testbed) -> None:
+    before = counters(bed, 0)
+    got = stream(bed, VALUES, "fd98::2", tos=0)
     assert np.array_equal(got, VALUES.view(np.uint32))
-    assert "tx_blocks" not in grown(nic_bed, 0, before)
+    assert "tx_blocks" not in grown(bed, 0, before)
 
 
 def test_jumbo_frames_and_ipv6() -> None:
-    with built(mtu=9000) as bed, addresses(bed, "fd98::1", "fd98::2"):
+    with built(mtu=9000) as bed:
+        assert add_ipv6(bed)
         for address in ("fd98::2", bed.plan.nodes[1].address):
             before = counters(bed, 0)
             assert np.array_equal(stream(bed, VALUES, address), ROUND_TRIP)
@@ -85,10 +74,9 @@ def test_jumbo_frames_and_ipv6() -> None:
 
 
 @pytest.mark.parametrize("address", ["fd98::2", "10.98.1.2"])
-def test_odd_writes_give_the_round_trip_or_the_value_itself(nic_bed: Testbed, address: str) -> None:
+def test_odd_writes_give_the_round_trip_or_the_value_itself(bed: Testbed, address: str) -> None:
     values = VALUES[:200_000]
-    with addresses(nic_bed, "fd98::1", "fd98::2"):
-        got = stream(nic_bed, values, address, sizes=(1, 2, 3, 4001, 30001, 70, 64, 1447, 5, 1449))
+    got = stream(bed, values, address, sizes=(1, 2, 3, 4001, 30001, 70, 64, 1447, 5, 1449))
     wanted = ROUND_TRIP[: values.size]
     assert got.size == values.size
     assert ((got == wanted) | (got == values.view(np.uint32))).all()
@@ -104,16 +92,6 @@ LARGE = bytes(
 )
 
 
-@pytest.fixture(scope="module", params=["tap", "veth"])
-def any_bed(request: pytest.FixtureRequest, nic_bed: Testbed) -> Iterator[Testbed]:
-    """Nodes with NICs on either kind of host device."""
-    if request.param == "tap":
-        yield nic_bed
-        return
-    with built(nic=NicSettings(host="veth")) as bed:
-        yield bed
-
-
 @pytest.mark.parametrize(
     ("frame", "tci", "header"),
     [
@@ -124,12 +102,12 @@ def any_bed(request: pytest.FixtureRequest, nic_bed: Testbed) -> Iterator[Testbe
     ],
     ids=["priority", "vlan 0", "two tags", "tso"],
 )
-def test_vlan_frames_cross_with_their_tag(any_bed: Testbed, frame: bytes, tci: int, header: Vnet) -> None:
+def test_vlan_frames_cross_with_their_tag(bed: Testbed, frame: bytes, tci: int, header: Vnet) -> None:
     tagged = frame[:12] + b"\x81\x00" + tci.to_bytes(2, "big") + frame[12:]
     grown_by = 4 if header.flags else 0
     on_device = dataclasses.replace(header, hdr_len=header.hdr_len + grown_by, csum_start=header.csum_start + grown_by)
-    ends = [open_packet(node.device, str(netns_path(node.netns)))[0] for node in any_bed.plan.nodes[:2]]
-    before = counters(any_bed, 0)
+    ends = [open_packet(node.device, str(netns_path(node.netns)))[0] for node in bed.plan.nodes[:2]]
+    before = counters(bed, 0)
     with ends[0] as sender, ends[1] as receiver:
         sender.send(emit_vnet(on_device, tagged))
         got, auxiliary = _next_of(receiver, frame[12:14] if header.flags == 0 else b"\x08\x00")
@@ -139,7 +117,7 @@ def test_vlan_frames_cross_with_their_tag(any_bed: Testbed, frame: bytes, tci: i
     status, vlan = struct.unpack("=I", auxiliary[:4])[0], struct.unpack("=HH", auxiliary[16:20])
     assert status & VLAN_VALID
     assert vlan == (tci, 0x8100)
-    assert grown(any_bed, 0, before)["bypass_not_tcp"] >= 1
+    assert grown(bed, 0, before)["bypass_not_tcp"] >= 1
 
 
 def _next_of(receiver: socket.socket, ethertype: bytes) -> tuple[bytes, bytes]:

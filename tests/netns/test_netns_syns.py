@@ -1,6 +1,7 @@
 """SYNs on real paths: through networks that drop unknown options, and with TCP signatures."""
 
 import contextlib
+import itertools
 import select
 import socket
 import struct
@@ -16,7 +17,11 @@ from netoffload.lab.testbed import NodePlan, Testbed
 from netoffload.netlink import Namespace
 from netoffload.wire.tcp import CHECKSUM, PROTO_TCP, SYN, parse_tcp
 from tests.shared.beds import built
-from tests.soak import Direction, FlowOptions, Values, add_ipv6, carry, nft_path, run_nft
+from tests.shared.quick_cases import by_day
+from tests.soak.damage import nft_path, run_nft
+from tests.soak.events import add_ipv6
+from tests.soak.flows import carry
+from tests.soak.options import Direction, FlowOptions, Values
 
 CONNECT_S = 10.0
 """The third transmission of a SYN is 3 s behind the first, or 2 s where the kernel waits a second each time."""
@@ -34,8 +39,10 @@ def bed() -> Iterator[Testbed]:
 
 
 @pytest.mark.skipif(nft_path() is None, reason="nft is not installed: no SYN can be dropped for its option")
-@pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
-@pytest.mark.parametrize("which", WHICH)
+@pytest.mark.parametrize(
+    ("which", "ipv6"),
+    by_day(itertools.product(WHICH, (False, True)), [("syn", True), ("syn and ack", False), ("both", True)]),
+)
 def test_a_path_that_drops_the_word_still_connects(bed: Testbed, tmp_path: Path, which: str, ipv6: bool) -> None:
     switch = bed.plan.switch_netns
     run_nft(

@@ -2,15 +2,16 @@
 
 import contextlib
 import os
-import select
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.shared.beds import nic_command
+from tests.shared.commands import started_nic
 
 STRANGER = 12_345
 START_S = 60.0
@@ -29,20 +30,15 @@ class Started:
 @contextlib.contextmanager
 def nic_with_table(wire: str, table: Path) -> Iterator[Started]:
     """Start a NIC with a flow table in a namespace of its own, and end it."""
-    ready, writes = os.pipe()
     log = table.with_name("nic.log")
     words = ["--host", f"tap:{DEVICE}", "--host-netns", wire, "--wire", "w0", "--wire-netns", wire, "--ephemeral"]
-    words += ["--flow-table", str(table), "--ready-fd", str(writes)]
-    with open(log, "wb") as output:
-        command = [sys.executable, "-m", "netoffload", "nic", *words]
-        process = subprocess.Popen(command, pass_fds=[writes], stdout=output, stderr=output)
-    os.close(writes)
-    try:
-        forwards = bool(select.select([ready], [], [], START_S)[0]) and os.read(ready, 16) == b"ready\n"
+    words += ["--flow-table", str(table)]
+    with (
+        log.open("wb") as output,
+        started_nic(words, nic_command(), stdout=output, stderr=subprocess.STDOUT) as (process, forwards),
+    ):
         exit_code = None if forwards else process.wait(START_S)
         yield Started(forwards, exit_code, log.read_text())
-    finally:
-        os.close(ready)
         process.terminate()
         process.wait(START_S)
 

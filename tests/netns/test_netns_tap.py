@@ -13,6 +13,7 @@ import pytest
 
 from netoffload.devices.netns import in_netns
 from netoffload.netlink import Namespace, netns_path, remove_netns
+from tests.shared.beds import nic_command
 from tests.shared.commands import running_nic
 
 HOST, PEER = "10.97.7.1", "10.97.7.2"
@@ -41,7 +42,7 @@ class Place:
     def nic(self, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
         """A NIC that forwards; whoever is still there in the end is killed."""
         words = ["--host", "tap:t0", "--host-netns", self.path(0), "--wire", "w0", "--wire-netns", self.path(1), *more]
-        return running_nic(words, stderr=subprocess.PIPE)
+        return running_nic(words, command=nic_command(), stderr=subprocess.PIPE)
 
     def socket_in(self, index: int) -> socket.socket:
         with in_netns(self.path(index)):

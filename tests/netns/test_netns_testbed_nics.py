@@ -2,20 +2,18 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from netoffload.errors import TestbedError
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
 from netoffload.lab.testbed.processes import identify
+from tests.netns.programs.both_ways import carry_both_ways
+from tests.netns.programs.foreign_streams import Stream
 from tests.shared.beds import asked, built, nic_pids, wait_for_end_of_nic
 
 OCTETS = 1_000_000
-PROGRAMS = Path(__file__).with_name("programs")
 
 
 def test_every_nic_runs_as_asked(nic_bed: Testbed) -> None:
@@ -24,17 +22,11 @@ def test_every_nic_runs_as_asked(nic_bed: Testbed) -> None:
         assert (info["pid"], info["codec"], info["bound_k"], info["packing"]) == (pid, "inceptionn", 10, "coalesced")
 
 
-def test_an_echo_crosses_both_nics_bit_exact_and_is_counted(nic_bed: Testbed) -> None:
-    address = nic_bed.plan.nodes[1].address
+def test_octets_cross_both_nics_bit_exact_and_are_counted(nic_bed: Testbed) -> None:
+    stream = Stream(os.urandom(OCTETS))
     before = nic_bed.wire_counters()
-    words = [sys.executable, str(PROGRAMS / "echo.py"), address]
-    with nic_bed.popen(1, words, stdout=subprocess.PIPE, text=True) as echo:
-        assert echo.stdout is not None
-        assert echo.stdout.readline() == "listening\n"
-        words = [sys.executable, str(PROGRAMS / "ask_echo.py"), address, str(OCTETS)]
-        ask = nic_bed.popen(0, words, stdout=subprocess.PIPE, text=True)
-        assert ask.communicate(timeout=30)[0] == "same\n"
-        assert echo.wait(timeout=10) == 0
+    arrived = carry_both_ways(nic_bed, stream, (0, 0), port=5001)
+    assert arrived.forth == arrived.back == stream.octets
     after = nic_bed.wire_counters()
     mss_octets = nic_bed.plan.settings.mtu - 20 - 20
     for index in (0, 1):

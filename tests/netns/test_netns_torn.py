@@ -11,20 +11,10 @@ import pytest
 
 from netoffload.lab.testbed import NicSettings
 from tests.shared.beds import built, counters
-from tests.soak import (
-    Damage,
-    DamagedSwitch,
-    Direction,
-    FlowOptions,
-    Found,
-    Values,
-    add_ipv6,
-    carry,
-    nft_path,
-    set_segmentation,
-    set_window_scaling,
-)
-from tests.soak.events import ethtool_path
+from tests.soak.damage import Damage, DamagedSwitch, nft_path
+from tests.soak.events import add_ipv6, ethtool_path, set_segmentation, set_window_scaling
+from tests.soak.flows import Found, carry
+from tests.soak.options import Direction, FlowOptions, Values
 
 pytestmark = [
     pytest.mark.skipif(nft_path() is None, reason="nft is not installed: nothing can be lost at the switch"),

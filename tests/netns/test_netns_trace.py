@@ -11,7 +11,7 @@ from netoffload.dissect.layers import OffloadEntry
 from netoffload.lab.testbed import NicSettings
 from netoffload.lab.testbed.plan import nic_argv
 from netoffload.lab.testbed.stream import stream
-from tests.shared.beds import asked, built, counters, wait_for_end_of_nic
+from tests.shared.beds import asked, built, counters, nic_command, wait_for_end_of_nic
 from tests.shared.commands import running_nic
 
 OCTETS = 2_000_000
@@ -24,7 +24,7 @@ def test_a_trace_shows_both_sides(tmp_path: Path) -> None:
         assert asked(bed, 0, "stop") == {}
         wait_for_end_of_nic(bed, 0)
         started = time.time()
-        with running_nic([*nic_argv(bed.plan, node, 0), "--trace", str(path)]) as nic:
+        with running_nic([*nic_argv(bed.plan, node, 0), "--trace", str(path)], command=nic_command()) as nic:
             assert stream(bed, OCTETS).wrong == 0
             counted = counters(bed)
             nic.terminate()

@@ -4,12 +4,19 @@ import contextlib
 import os
 import secrets
 import select
+import signal
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from netoffload.control import request
 from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, nics, run_ranks
+from netoffload.lab.testbed.forks import python_argv
 from netoffload.lab.testbed.journal import read_run
+from netoffload.lab.testbed.nics import NIC_IMPORTS
+from netoffload.lab.testbed.plan import NodePlan
+from netoffload.netlink import netns_path
+from tests.shared.commands import CLI, running_nic
 
 END_S = 10
 
@@ -72,3 +79,44 @@ def wait_for_end_of_nic(bed: Testbed, node_index: int) -> None:
         assert select.select([pidfd], [], [], END_S)[0], "the NIC goes on"
     finally:
         os.close(pidfd)
+
+
+def nic_command() -> list[str]:
+    """Return the command that starts a NIC, as a fork with loaded kernels."""
+    return [*python_argv([CLI, *NIC_IMPORTS]), "-m", "netoffload", "nic"]
+
+
+class NicByHand:
+    """A NIC process of a node as a user starts it: with its devices, and options of its own; and its log."""
+
+    def __init__(self, node: NodePlan, log: Path, options: Sequence[str]) -> None:
+        self.log = log
+        self._words = ["--host", f"tap:{node.device}", "--host-netns", str(netns_path(node.netns))]
+        self._words += ["--wire", node.wire_device, "--wire-netns", str(netns_path(node.wire_netns)), *options]
+        self.start()
+
+    def start(self) -> None:
+        """Start a process, and return when it forwards."""
+        with self.log.open("ab") as log:
+            self._running = running_nic(self._words, command=nic_command(), stdout=log, stderr=log)
+            self._process = self._running.__enter__()
+
+    def end(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+        self._process.wait(END_S)
+        self._running.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def nics_by_hand(bed: Testbed, folder: Path, options: Sequence[Sequence[str]] = ((), ())) -> Iterator[list[NicByHand]]:
+    """End the testbed's own NICs, and start others in their place, each with its further options."""
+    made: list[NicByHand] = []
+    try:
+        for index, (node, words) in enumerate(zip(bed.plan.nodes, options, strict=True)):
+            os.kill(nic_pids(bed)[index], signal.SIGKILL)
+            wait_for_end_of_nic(bed, index)
+            made.append(NicByHand(node, folder / f"{node.name}.log", words))
+        yield made
+    finally:
+        for nic in made:
+            nic.end(signal.SIGKILL)

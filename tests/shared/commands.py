@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ PYTHONPATH = os.pathsep.join(SOURCE_PATHS)
 """For a process of its own, since pytest's ``pythonpath`` is not its."""
 CLI = "netoffload.cli.known:import_all"
 """Imports all commands, in a server of forks."""
+NIC_END_MS = 10_000
 
 
 def netoffload(*words: str, env: Mapping[str, str] | None = None) -> Done:
@@ -111,18 +113,38 @@ def _without_progress(done: Done) -> Done:
 
 
 @contextlib.contextmanager
-def running_nic(words: Sequence[str], **streams: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process of a NIC, once it forwards; if it is still there in the end it is killed."""
+def started_nic(
+    words: Sequence[str], command: Sequence[str] = (sys.executable, "-m", "netoffload_daemon"), **streams: Any
+) -> Iterator[tuple[subprocess.Popen[str], bool]]:
+    """A process of a NIC, once it forwards or has ended, and whether it forwards; in the end it is gone.
+
+    The command may ask a server of forks: it passes on the descriptor that ``PMI_FD`` names. The NIC keeps standard
+    input open until its end.
+    """
     reader, writer = os.pipe()
-    command = [sys.executable, "-m", "netoffload_daemon", *words, "--ready-fd", str(writer)]
-    with subprocess.Popen(command, pass_fds=[writer], text=True, **streams) as nic:
+    stdin, held = os.pipe()
+    argv = [*command, *words, "--ready-fd", str(writer)]
+    env = {**os.environ, "PMI_FD": str(writer)}
+    with subprocess.Popen(argv, stdin=stdin, pass_fds=[writer], env=env, text=True, **streams) as nic:
         os.close(writer)
+        os.close(stdin)
         try:
-            assert os.read(reader, 6) == b"ready\n"
-            yield nic
+            yield nic, os.read(reader, 6) == b"ready\n"
         finally:
-            os.close(reader)
             nic.kill()
+            ending = select.poll()
+            ending.register(held, 0)
+            ending.poll(NIC_END_MS)
+            os.close(reader)
+            os.close(held)
+
+
+@contextlib.contextmanager
+def running_nic(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process of a NIC that forwards; see :func:`started_nic`."""
+    with started_nic(words, **options) as (nic, forwards):
+        assert forwards
+        yield nic
 
 
 @contextlib.contextmanager

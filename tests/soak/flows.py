@@ -20,16 +20,6 @@ from netoffload.lab.testbed.build import Testbed
 from tests.soak.options import Direction, FlowOptions, Values
 
 ENDPOINT: Final = Path(stream_end.__file__)
-JUDGED: Final = (
-    "received_octets",
-    "values",
-    "rounded",
-    "exact",
-    "exact_after_begun",
-    "wrong",
-    "tail_wrong",
-    "elapsed_s",
-)
 PIPE_OCTETS: Final = 65536
 
 
@@ -48,7 +38,7 @@ class Found:
     tail_wrong: int
     elapsed_s: float
     """From the open connection to the end of the stream."""
-    examples: tuple[tuple[int, str, str, str], ...]
+    examples: list[tuple[int, str, str, str]]
     """Wrong values: index, and the bits that were sent, that arrived, and that the codec makes."""
 
 
@@ -146,10 +136,9 @@ class Flow:
         found = []
         for direction, (writer, reader) in zip(self.options.directions, ((1, 0), (0, 1)), strict=True):
             if reader in results:
-                judged = {name: results[reader][name] for name in JUDGED}
+                judged = {name: result for name, result in results[reader].items() if name in Found.__annotations__}
                 sent_octets = results[writer]["sent_octets"] if writer in results else self._sent(writer)
-                examples = tuple(tuple(example) for example in results[reader]["examples"])
-                found.append(Found(options=direction, sent_octets=sent_octets, examples=examples, **judged))
+                found.append(Found(**judged | {"options": direction, "sent_octets": sent_octets}))
         return found
 
     def told(self) -> str:

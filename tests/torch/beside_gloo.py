@@ -1,25 +1,21 @@
 """The backend against gloo: every call, on every type, in groups of several sizes, in the same processes.
 
-Ranks are forked from one process, which has loaded everything once. Values that are only moved, or reduced without
-rounding, must have gloo's bits. Sums of floats must agree within their rounding. Results that are the same on all ranks
-must have the same bits on each. In the end a rank kills itself, and all others must name it.
+Values that are only moved, or reduced without rounding, must have gloo's bits. Sums of floats must agree within their
+rounding. Results that are the same on all ranks must have the same bits on each. In the end a rank kills itself, and
+all others must name it.
 
 ``python -m tests.torch.beside_gloo -n 8``
 """
 
 import argparse
-import ctypes
 import json
 import os
 import signal
 import sys
-import tempfile
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -27,34 +23,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from netoffload.errors import RunError
-from netoffload.transport.rounds.driver import prepare
 from tests.torch.gloo_cases import DTYPES, Case, Place, cases, objects
+from tests.torch.programs.forked_group import error_of, everywhere, join, run_ranks
 
 SHAPES: Final = ((), (0,), (13,), (6, 5), (20011,))
 """A number, nothing, octets that do not fill whole words, a transposed matrix, and a vector too long to be short."""
-
 QUICK_SHAPES: Final = ((0,), (6, 5), (9001,))
 SIZES: Final = (2, 3, 4, 8)
-PR_SET_PDEATHSIG: Final = 1
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What to try: groups of the first ranks, with the odd ranks as one more; the time limit is the process groups'."""
-
-    ranks: int = 8
-    sizes: tuple[int, ...] = SIZES
-    shapes: tuple[tuple[int, ...], ...] = SHAPES
-    dtypes: tuple[torch.dtype, ...] = DTYPES
-    seed: int = 1
-    timeout_s: float = 60.0
-
-    def groups(self) -> list[tuple[int, ...]]:
-        """Return the groups, as ranks counted in the world."""
-        whole = sorted({size for size in self.sizes if size < self.ranks} | {self.ranks})
-        odd = tuple(range(1, self.ranks, 2))
-        return [tuple(range(size)) for size in whole] + ([odd] if len(odd) > 1 else [])
 
 
 @dataclass
@@ -74,73 +49,48 @@ class Row:
     bits: int = 0
 
 
-def run(trial: Trial) -> dict[str, Any]:
-    """Start the ranks, and return the record.
-
-    It has the rows, merged over ranks; further errors; by rank, the error that it raised when the last rank killed
-    itself; and whether all is right.
-    """
-    prepare()
-    started_s = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="netoffload-") as name:
-        pids = [_fork(rank, trial, Path(name)) for rank in range(trial.ranks)]
-        try:
-            while pids:
-                os.waitpid(pids[0], 0)
-                del pids[0]
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-        told = [_told(Path(name), rank) for rank in range(trial.ranks)]
-    rows = list(_merged([one["rows"] for one in told]))
-    lost = {rank: one["lost"] for rank, one in enumerate(told[:-1])}
-    victim = trial.ranks - 1
-    wrong = [text for one in told for text in one["wrong"]]
-    wrong += [f"rank {rank}: {text}" for rank, text in lost.items() if not text.startswith(f"rank {victim} ")]
-    return {
-        "ranks": trial.ranks,
-        "torch": torch.__version__,
-        "rows": [asdict(row) for row in rows],
-        "lost": lost,
-        "wrong": wrong,
-        "elapsed_s": time.monotonic() - started_s,
-        "holds": not wrong and not any(row.wrong for row in rows),
-    }
+def groups(asked: argparse.Namespace) -> list[tuple[int, ...]]:
+    """Return the groups, as ranks counted in the world: the first ranks, and the odd ranks as one more."""
+    sizes = () if asked.quick else SIZES
+    whole = sorted({size for size in sizes if size < asked.ranks} | {asked.ranks})
+    odd = tuple(range(1, asked.ranks, 2))
+    return [tuple(range(size)) for size in whole] + ([odd] if len(odd) > 1 else [])
 
 
-def take_part(rank: int, trial: Trial, folder: Path) -> None:
-    """Be one rank, and write what it found to a file."""
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), trial.ranks)  # type: ignore[attr-defined]
-    limit = timedelta(seconds=trial.timeout_s)
-    dist.init_process_group("netoffload", store=store, rank=rank, world_size=trial.ranks, timeout=limit)
+def take_part(asked: argparse.Namespace, rank: int, size: int, port: int) -> dict[str, Any]:
+    """Be one rank; return the rows of all ranks, other differences, and the error of the last rank's death."""
+    join(rank, size, port)
     rows: list[Row] = []
     wrong: list[str] = []
-    for ranks in trial.groups():
-        pair = [dist.new_group(list(ranks), limit, name) for name in ("netoffload", "gloo")]
+    for ranks in groups(asked):
+        pair = [dist.new_group(list(ranks), backend=name) for name in ("netoffload", "gloo")]
         if rank in ranks:
-            rows += [
-                try_case(case, dtype, ranks, pair, trial)
-                for case in cases()
-                for dtype in trial.dtypes
-                if dtype in case.dtypes
-            ]
+            dtypes = [(name, getattr(torch, name)) for name in asked.dtype]
+            tries = [(case, name) for case in cases() for name, dtype in dtypes if dtype in case.dtypes]
+            rows += [try_case(case, name, ranks, pair, asked) for case, name in tries]
             found = [objects(group, ranks) for group in pair]
             wrong += [] if found[0] == found[1] else [f"objects in {ranks}: {found[0]} is not {found[1]}"]
-    dist.barrier()
-    _leave(folder, rank, {"rows": [asdict(row) for row in rows], "wrong": wrong, "lost": ""})
-    text = _lose(trial.ranks - 1)
-    _leave(folder, rank, {"rows": [asdict(row) for row in rows], "wrong": wrong, "lost": text})
+    told = everywhere((rows, wrong))
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    merged = [asdict(row) for row in _merged([rows for rows, _ in told])] if rank == 0 else []
+    return {"rows": merged, "wrong": [text for _, texts in told for text in texts], "lost": error_of(_reduce_for_ever)}
 
 
-def try_case(case: Case, dtype: torch.dtype, ranks: tuple[int, ...], pair: Sequence[ProcessGroup], trial: Trial) -> Row:
+def _reduce_for_ever() -> None:
+    while True:
+        dist.all_reduce(torch.ones(3))
+
+
+def try_case(
+    case: Case, dtype: str, ranks: tuple[int, ...], pair: Sequence[ProcessGroup], asked: argparse.Namespace
+) -> Row:
     """Make a call on both groups with all shapes, and compare the results."""
-    row = Row(case.name, str(dtype).removeprefix("torch."), ranks)
-    for shape in trial.shapes:
-        ours = case.tried(Place(pair[0], ranks, dtype, shape, trial.seed))
+    row, kind = Row(case.name, dtype, ranks), getattr(torch, dtype)
+    for shape in QUICK_SHAPES if asked.quick else SHAPES:
+        ours = case.tried(Place(pair[0], ranks, kind, shape, asked.seed))
         # Some of gloo's calls take no transposed tensors, and its reduce_scatter mixes their elements up.
-        theirs = case.tried(Place(pair[1], ranks, dtype, shape, trial.seed, is_plain=True))
+        theirs = case.tried(Place(pair[1], ranks, kind, shape, asked.seed, is_plain=True))
         row.tried += 1
         if all(map(_same_bits, ours, theirs)) and len(ours) == len(theirs):
             row.exact += 1
@@ -168,49 +118,11 @@ def _is_close(ours: Tensor, theirs: Tensor, size: int) -> bool:
     return bool(((ours.double() - theirs.double()).abs() <= step * (theirs.double().abs() + largest)).all())
 
 
-def _lose(victim: int) -> str:
-    """Let a rank kill itself; return the error that this rank raises."""
-    if dist.get_rank() == victim:
-        os.kill(os.getpid(), signal.SIGKILL)
-    try:
-        while True:
-            dist.all_reduce(torch.ones(3))
-    except dist.DistBackendError as error:
-        return str(error)
-
-
-def _fork(rank: int, trial: Trial, folder: Path) -> int:
-    if (pid := os.fork()) == 0:
-        try:
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # no rank outlives the command
-            take_part(rank, trial, folder)
-        except BaseException as error:
-            _leave(folder, rank, {"rows": [], "wrong": [f"rank {rank}: {type(error).__name__}: {error}"], "lost": ""})
-        finally:
-            os._exit(0)
-    return pid
-
-
-def _leave(folder: Path, rank: int, what: dict[str, Any]) -> None:
-    part = folder / f"part.{rank}"
-    part.write_text(json.dumps(what), encoding="utf-8")
-    part.rename(folder / f"told.{rank}")
-
-
-def _told(folder: Path, rank: int) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads((folder / f"told.{rank}").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"rank {rank} ended without a result: run with fewer ranks, or look at its output") from None
-    return found
-
-
-def _merged(told: Sequence[list[dict[str, Any]]]) -> Iterator[Row]:
+def _merged(told: Sequence[list[Row]]) -> Iterator[Row]:
     """Return the rows of all ranks, each once."""
     found: dict[tuple[str, str, tuple[int, ...]], Row] = {}
     for rank, rows in enumerate(told):
-        for words in rows:
-            row = Row(**words | {"ranks": tuple(words["ranks"])})
+        for row in rows:
             first = found.setdefault((row.call, row.dtype, row.ranks), row)
             if first is not row:
                 first.exact = min(first.exact, row.exact)
@@ -222,20 +134,21 @@ def _merged(told: Sequence[list[dict[str, Any]]]) -> Iterator[Row]:
 
 def main(words: list[str]) -> int:
     """Carry a command line out; return 1 if a result is wrong."""
-    known = {str(one).removeprefix("torch."): one for one in DTYPES}
+    known = [str(one).removeprefix("torch.") for one in DTYPES]
     parser = argparse.ArgumentParser(prog="python -m tests.torch.beside_gloo", allow_abbrev=False)
     parser.add_argument("--ranks", "-n", type=int, default=8, help="of the largest group; of 2, 3, 4 are tried, too")
     parser.add_argument("--dtype", action="append", choices=known, help="only this type; repeat")
     parser.add_argument("--quick", action="store_true", help="one group, three shapes")
     parser.add_argument("--seed", type=int, default=1, help="decides all values")
-    parser.add_argument("--timeout", type=float, default=60.0, help="time limit of the process groups, in seconds")
     asked = parser.parse_args(words)
-    sizes, shapes = ((), QUICK_SHAPES) if asked.quick else (SIZES, SHAPES)
-    dtypes = tuple(known[name] for name in asked.dtype or known)
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    record = run(Trial(asked.ranks, sizes, shapes, dtypes, asked.seed, asked.timeout))
-    print(json.dumps(record))
-    return int(not record["holds"])
+    asked.dtype = asked.dtype or known
+    told = run_ranks(asked.ranks, partial(take_part, asked))
+    lost = {rank: one["lost"] for rank, one in told.items()}
+    rows, wrong = told[0]["rows"], told[0]["wrong"]
+    wrong += [f"rank {rank}: {text}" for rank, text in lost.items() if not text.startswith(f"rank {asked.ranks - 1} ")]
+    holds = not wrong and not any(row["wrong"] for row in rows)
+    print(json.dumps({"torch": torch.__version__, "rows": rows, "lost": lost, "wrong": wrong, "holds": holds}))
+    return int(not holds)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -15,26 +14,11 @@ from netoffload.errors import MalformedError, UsageError
 from netoffload.torch import BackendOptions
 from netoffload.torch.backend import create
 from netoffload.torch.options import BACKEND, ENV_BACKEND, compare
+from tests.shared.commands import python
+from tests.torch.launcher import Launcher
 
 ROOT = Path(__file__).parents[2]
 SIZE = 4
-
-
-def _run(*words: str | Path, extra_path: Path | None = None) -> str:
-    path = os.pathsep.join([*([str(extra_path)] if extra_path else []), *sys.path])
-    try:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", *map(str, words)],
-            capture_output=True,
-            text=True,
-            timeout=110,
-            check=False,
-            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
-        )
-    except subprocess.TimeoutExpired as error:
-        pytest.fail(f"{error}: {bytes(error.stderr or b'').decode()}")
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
 
 
 def _all_true(found: Any) -> bool:
@@ -42,19 +26,17 @@ def _all_true(found: Any) -> bool:
 
 
 @pytest.mark.slow
-def test_what_libraries_do_with_a_group_works(tmp_path: Path) -> None:
-    program = Path(__file__).with_name("programs") / "backend_doors.py"
-    said = dict(map(json.loads, _run(program, "2", tmp_path / "checkpoint").splitlines()))
+def test_what_libraries_do_with_a_group_works(launcher: Launcher, tmp_path: Path) -> None:
+    said = launcher.by_rank("programs.backend_doors", 2, tmp_path / "checkpoint")
     assert said.keys() == {0, 1}
     for found in said.values():
         assert {name: what for name, what in found.items() if not _all_true(what)} == {}
 
 
 @pytest.mark.slow
-def test_calls_that_differ_are_an_error_on_all_ranks_that_names_both_calls() -> None:
-    """Some 230 of 944 pairs; ``backend_differences.py 0 1`` tries all."""
-    program = Path(__file__).with_name("programs") / "backend_differences.py"
-    said = dict(map(json.loads, _run(program, "0", "8").splitlines()))
+def test_calls_that_differ_are_an_error_on_all_ranks_that_names_both_calls(launcher: Launcher) -> None:
+    """Some 230 of 944 pairs; ``backend_differences 0 1`` tries all."""
+    said = launcher.by_rank("programs.backend_differences", 0, 8)
     assert said.keys() == {0, 1, 2}
     assert len(said[0]) > 200
     named = re.compile(
@@ -74,9 +56,10 @@ def test_calls_that_differ_are_an_error_on_all_ranks_that_names_both_calls() -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("refusing", [0, 2])
-def test_all_ranks_hear_why_one_cannot_set_up_though_the_store_may_end_with_it(refusing: int) -> None:
-    program = Path(__file__).with_name("programs") / "backend_refused.py"
-    said = dict(map(json.loads, _run(program, str(refusing), "3").splitlines()))
+def test_all_ranks_hear_why_one_cannot_set_up_though_the_store_may_end_with_it(
+    launcher: Launcher, refusing: int
+) -> None:
+    said = launcher.by_rank("programs.backend_refused", refusing, 3)
     reason = "a chunk of 1 octets is less than one float32: give at least 4"
     assert said.pop(refusing) == reason
     assert len(said) == 2
@@ -84,19 +67,17 @@ def test_all_ranks_hear_why_one_cannot_set_up_though_the_store_may_end_with_it(r
 
 
 @pytest.mark.slow
-def test_ranks_order_close_disagree_wait_train_and_die_as_torch_expects() -> None:
-    said = dict(
-        map(json.loads, _run(Path(__file__).with_name("programs") / "backend_ranks.py", str(SIZE)).splitlines())
-    )
+def test_ranks_order_close_disagree_wait_train_and_die_as_torch_expects(launcher: Launcher) -> None:
+    said = launcher.by_rank("programs.backend_ranks", SIZE)
     assert said.keys() == set(range(SIZE - 1))
     for found in said.values():
         assert {name: what for name, what in found.items() if not _all_true(what)} == {}
 
 
 @pytest.mark.slow
-def test_every_call_agrees_with_gloo_and_a_killed_rank_is_named() -> None:
-    words = ["-n", str(SIZE), "--quick", "--dtype", "bfloat16", "--dtype", "int64"]
-    record = json.loads(_run("-m", "tests.torch.beside_gloo", *words))
+def test_every_call_agrees_with_gloo_and_a_killed_rank_is_named(launcher: Launcher) -> None:
+    done = launcher.run("beside_gloo", "-n", SIZE, "--quick", "--dtype", "bfloat16", "--dtype", "int64")
+    record = json.loads(done.stdout)
     assert record["holds"]
     assert {row["dtype"] for row in record["rows"]} == {"bfloat16", "int64"}
     assert len({row["call"] for row in record["rows"]}) > 30
@@ -119,13 +100,8 @@ def test_torch_knows_the_backend_by_its_entry_point_and_loads_nothing_for_it(tmp
         "print(dist.Backend('netoffload'), dist.Backend.backend_capability['netoffload'],"
         "sorted(name for name in sys.modules if name.startswith(('netoffload', 'numba'))))"
     )
-    assert _run("-c", code, extra_path=tmp_path) == "netoffload ['cpu'] ['netoffload', 'netoffload.torch_plugin']\n"
-
-
-@pytest.mark.slow
-def test_the_example_runs_under_torchrun() -> None:
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ROOT / "examples" / "backend.py"]
-    assert "replicas are equal" in _run(*map(str, words), "--steps", "3")
+    done = python("-c", code, env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])})
+    assert done.stdout == "netoffload ['cpu'] ['netoffload', 'netoffload.torch_plugin']\n", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -174,18 +150,15 @@ def test_options_that_the_backend_does_not_have_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_one_round_over_the_ranks_of_torchrun_is_compared_with_gloo() -> None:
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    program = str(Path(__file__).with_name("programs") / "verify_round.py")
-    record = json.loads(_run(*launch, program))
+def test_one_round_over_the_ranks_of_torchrun_is_compared_with_gloo(launcher: Launcher) -> None:
+    done = launcher.torchrun(["--standalone"], "programs.verify_round")
+    assert done.returncode == 0, done.stderr[-4000:]
+    record = json.loads(done.stdout)
     assert (record["ranks"], record["numbers"]) == (2, 1000)
     assert len(record["wrong"]) == 14
     assert not any(record["wrong"].values())
-    broken = [sys.executable, "-W", "ignore", *launch, program, "broken"]
-    done = subprocess.run(broken, capture_output=True, text=True, timeout=110, check=False)
+    done = launcher.torchrun(["--standalone"], "programs.verify_round", "broken")
     assert done.returncode == 1
-    wrong = json.loads(done.stdout)["wrong"]
+    wrong = {name: texts for name, texts in json.loads(done.stdout)["wrong"].items() if texts}
     said = ["rank 1: 1 of 1000 values differ"]
-    assert {name: texts for name, texts in wrong.items() if texts} == dict.fromkeys(
-        ("all_reduce of float32", "all_reduce of int64"), said
-    )
+    assert wrong == dict.fromkeys(("all_reduce of float32", "all_reduce of int64"), said)

@@ -1,16 +1,12 @@
 """Jobs that ``torchrun`` starts again over the same store, after a rank was killed, raised, or stopped."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-RANKS = Path(__file__).with_name("programs") / "restarted_ranks.py"
-SIZE = 2
+from tests.torch.launcher import Launcher
 
 
 def free_port() -> int:
@@ -37,18 +33,12 @@ def rendezvous_of(kind: str) -> list[str]:
         ("periodic", "stop", "standalone"),  # torchrun waits half a minute before it kills a stopped rank
     ],
 )
-def test_the_next_attempt_finishes_through_every_door(door: str, fault: str, rendezvous: str, tmp_path: Path) -> None:
-    words = ["-m", "torch.distributed.run", *rendezvous_of(rendezvous), "--nproc-per-node", str(SIZE)]
-    words += ["--max-restarts", "2", "--monitor-interval", "0.2", str(RANKS), door, fault, str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, *words],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
-    )
+def test_the_next_attempt_finishes_through_every_door(
+    launcher: Launcher, door: str, fault: str, rendezvous: str, tmp_path: Path
+) -> None:
+    options = [*rendezvous_of(rendezvous), "--max-restarts", "2", "--monitor-interval", "0.2"]
+    done = launcher.torchrun(options, "programs.restarted_ranks", door, fault, tmp_path, timeout_s=180)
     assert done.returncode == 0, done.stderr[-4000:]
-    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(SIZE)]
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert found[0] == found[1]
     assert found[0]["attempt"] == 1  # the first one after the fault

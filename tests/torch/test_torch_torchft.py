@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,8 +16,8 @@ import pytest
 import torch
 
 from tests.shared.quick_cases import by_day
+from tests.torch.launcher import Launcher
 
-DIES = Path(__file__).with_name("programs") / "dies_in_forward.py"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torchft_ddp.py"
 REPLICAS = 3
 PASSES = 10
@@ -47,22 +45,15 @@ pytestmark = [
 class Replica:
     """One process of the example, with torch's store that its launcher would have."""
 
-    def __init__(self, number: int, lighthouse: str, words: list[str], *, dies: bool = False) -> None:
+    def __init__(self, launcher: Launcher, number: int, lighthouse: str, words: list[str], passes: int = 0) -> None:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not declared public
 
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         own = {"TORCHFT_LIGHTHOUSE": lighthouse, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port)}
         self._log = log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - lives as long as the replica
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                *([str(DIES), str(PASSES)] if dies else []),
-                str(EXAMPLE),
-                "--replica",
-                str(number),
-                *words,
-            ],
-            env=os.environ | own | {"RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+            launcher.argv("programs.dies_in_forward", passes, EXAMPLE, "--replica", number, *words),
+            env=launcher.env | own | {"RANK": "0", "WORLD_SIZE": "1"},
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -81,7 +72,9 @@ class Replica:
 
 @pytest.mark.timeout(3 * TIMEOUT_S)
 @pytest.mark.parametrize("words", by_day([["--steps", "40"], ["--steps", "20", "--every", "4"]], [["--steps", "40"]]))
-def test_the_others_outlive_a_replica_that_dies_and_agree_with_it_when_it_is_back(words: list[str]) -> None:
+def test_the_others_outlive_a_replica_that_dies_and_agree_with_it_when_it_is_back(
+    launcher: Launcher, words: list[str]
+) -> None:
     from torchft.coordination import LighthouseServer
 
     lighthouse = LighthouseServer(
@@ -90,11 +83,12 @@ def test_the_others_outlive_a_replica_that_dies_and_agree_with_it_when_it_is_bac
     replicas = []
     try:
         replicas = [
-            Replica(number, lighthouse.address(), words, dies=number == REPLICAS - 1) for number in range(REPLICAS)
+            Replica(launcher, number, lighthouse.address(), words, PASSES if number == REPLICAS - 1 else 0)
+            for number in range(REPLICAS)
         ]
         replicas[-1].process.communicate(timeout=TIMEOUT_S)
         assert replicas[-1].process.returncode == -signal.SIGKILL
-        replicas[-1] = Replica(REPLICAS - 1, lighthouse.address(), words)  # the others wait for three
+        replicas[-1] = Replica(launcher, REPLICAS - 1, lighthouse.address(), words)  # the others wait for three
         ends = [replica.end() for replica in replicas]
     finally:
         for replica in replicas:

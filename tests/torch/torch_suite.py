@@ -40,8 +40,14 @@ REASONS: dict[str, str] = {
 }
 """Tests that fail, and why; ``docs/guide/torch.md`` has the same table."""
 
-NOT_QUICK = re.compile(r"[dD]dp|DDP|Distributed|cuda|nccl|[sS]ync|averager|localSGD|graph|logger|subgroups_|output_")
-"""Names of tests that train models, which is slow, or want GPUs, which they find out when all ranks have started."""
+NOT_QUICK = re.compile(
+    "[dD]dp|DDP|Distributed|cuda|nccl|[sS]ync|averager|localSGD|graph|logger|subgroups_|output_"
+    "|(max|min|product)$|full_group|autograd_profiler"
+)
+"""Names of tests that train models, which is slow, or want GPUs, which they find out when all ranks have started.
+
+Also those of other operations, and of a group of all ranks: ``beside_gloo`` tries them on every type.
+"""
 
 LIMIT_S = 60
 """Time limit of a test."""

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from netoffload.codec import get
-from tests.soak import SoakResult, Values, draw_options
-from tests.soak.options import BLOCK_VALUES, DISTRIBUTIONS
+from tests.soak.options import BLOCK_VALUES, DISTRIBUTIONS, Values, draw_options
+from tests.soak.run import SoakResult
 
 
 def test_a_seed_draws_the_same_connections_of_all_kinds() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from netoffload.codec import get
 from netoffload.codec_specs import CodecId
 from netoffload.devices.packet import open_packet
 from netoffload.lab.testbed import NodePlan
@@ -19,7 +18,6 @@ from netoffload.wire.ipv4 import Ipv4, emit_ipv4
 from netoffload.wire.offload import Block, emit_block, nonce_of, parse_block
 from netoffload.wire.tcp import SYN, Tcp, emit_tcp, parse_tcp
 from netoffload.wire.vnet import VNET_LEN
-from tests.soak import draw_values
 
 ETHERTYPE_IPV4 = 0x0800
 OWN_MAC = bytes.fromhex("020000000066")
@@ -130,17 +128,3 @@ def forged_blocks(
         block = Block(CodecId.NONE, 10, 0, 0, len(payload), 0, tcp_header, payload)
         made.append(emit_block(block, socket.inet_aton(src), socket.inet_aton(dst)))
     return made
-
-
-def exchange(near: socket.socket, far: socket.socket, seed: int, count: int = 20_000) -> int:
-    """Send values over a tagged connection and compare what arrives; return how many octets went."""
-    values = draw_values("gradients", count, seed)
-    near.sendall(values.tobytes())
-    got = bytearray()
-    while len(got) < values.nbytes:
-        octets = far.recv(values.nbytes - len(got))
-        assert octets, "the connection was closed"
-        got += octets
-    rounded = get("inceptionn").round_trip(values, 10)
-    assert np.array_equal(np.frombuffer(got, np.uint32), rounded.view(np.uint32))
-    return values.nbytes

@@ -7,7 +7,7 @@ from typing import Final
 from netoffload.lab.testbed import Testbed
 from netoffload.lab.testbed.journal import Journal
 from netoffload.netlink import Namespace
-from tests.soak import ip
+from tests.soak.events import ip
 
 HOST_ADDRESS: Final = "10.98.1.77"
 HOST_IPV6: Final = "fd98::77"

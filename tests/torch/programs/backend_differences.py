@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from netoffload.torch import BackendOptions
-from tests.torch.programs.forked_group import error_of, join, run_ranks
+from tests.torch.programs.forked_group import error_of, join, print_ranks
 
 LIMIT_S = 20
 SIZE = 3
@@ -155,4 +155,4 @@ def take_part(rank: int, size: int, port: int) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(run_ranks(SIZE, take_part))
+    print_ranks(SIZE, take_part)

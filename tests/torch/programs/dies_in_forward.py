@@ -1,4 +1,4 @@
-"""``dies_in_forward.py COUNT PROGRAM WORDS``: runs a program, and ends by SIGKILL in its forward pass number COUNT.
+"""``dies_in_forward COUNT PROGRAM WORDS``: runs a program, and ends by SIGKILL in its forward pass COUNT; 0: never.
 
 The pass lasts a second first, so the other replicas are in the quorum's exchange, and wait for this one.
 """

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import io
+import json
 import os
 import pickle
 import signal
@@ -242,7 +243,7 @@ class ReZero(nn.Module):
 def spike(rank: int) -> Any:
     """By codec, with and without feedback: the worst error of a parameter's mean gradient, by the loudest rank's.
 
-    In steps 3 and 7 a batch is 10,000 times too large.
+    In steps 2 and 5 a batch is 10,000 times too large.
     """
     found = []
     names = ("packed", "bounded", "inceptionn", "fp16", "bf16", "backend")
@@ -258,9 +259,9 @@ def spike(rank: int) -> Any:
         if name != "backend":
             forward.register_comm_hook(state, compress_hook)
         optimizer, worst = torch.optim.SGD(ours.parameters(), 0.1), 0.0
-        for step in range(12):
+        for step in range(8):
             images, labels = batch(rank, step)
-            images = images * (1e4 if step in (3, 7) else 1)
+            images = images * (1e4 if step in (2, 5) else 1)
             optimizer.zero_grad()
             F.cross_entropy(ours(images), labels).backward()  # type: ignore[no-untyped-call]
             right = [one.grad.clone() for one in ours.parameters() if one.grad is not None]
@@ -428,7 +429,7 @@ def take_part(scenario: str, rank: int, size: int, port: int) -> Any:
     found = SCENARIOS[scenario](rank)
     if scenario != death.__name__:
         dist.barrier()  # a rank that ends may be lost to others that have not finished the last call
-    return scenario, found
+    return found
 
 
 def load_everything() -> None:
@@ -444,5 +445,4 @@ def load_everything() -> None:
 
 if __name__ == "__main__":
     load_everything()
-    for scenario in sys.argv[1:]:
-        run_ranks(SIZE, partial(take_part, scenario))
+    print(json.dumps({one: [*run_ranks(SIZE, partial(take_part, one)).items()] for one in sys.argv[1:]}))

@@ -1,7 +1,6 @@
-"""Ranks of process groups, forked from one process that has loaded everything once; each prints a line of JSON."""
+"""Ranks of process groups, forked from one process that has loaded everything once."""
 
 import faulthandler
-import fcntl
 import json
 import os
 import socket
@@ -38,29 +37,34 @@ def everywhere(value: Any, group: Any = None) -> list[Any]:
     return found
 
 
-def run_ranks(size: int, take_part: Callable[[int, int, int], Any]) -> int:
-    """Fork ``size`` ranks; each prints ``[rank, take_part(rank, size, port)]``, where rank 0 may listen at the port."""
+def run_ranks(size: int, take_part: Callable[[int, int, int], Any]) -> dict[int, Any]:
+    """Fork ranks, and return ``take_part(rank, size, port)`` of each that ends well; rank 0 may take the port."""
     prepare()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     pids = []
-    with tempfile.TemporaryFile() as turns:
+    with tempfile.NamedTemporaryFile("a+") as told:
         for rank in range(size):
             if (pid := os.fork()) == 0:
                 try:
                     faulthandler.dump_traceback_later(STUCK_S)
                     torch.set_num_threads(1)
                     line = f"{json.dumps([rank, take_part(rank, size, port)])}\n"
-                    fcntl.lockf(turns, fcntl.LOCK_EX)  # a pipe keeps only short lines whole
-                    os.write(1, line.encode())
+                    with open(told.name, "ab", buffering=0) as own:
+                        own.write(line.encode())
                 except BaseException:
                     traceback.print_exc()
                 finally:
                     os._exit(0)
             pids.append(pid)
-    for pid in reversed(pids):
-        os.waitpid(pid, 0)
-    return 0
+        for pid in reversed(pids):
+            os.waitpid(pid, 0)
+        return dict(map(json.loads, told))
+
+
+def print_ranks(size: int, take_part: Callable[[int, int, int], Any]) -> None:
+    """Print what :func:`run_ranks` returns, as JSON."""
+    print(json.dumps([*run_ranks(size, take_part).items()]))
 
 
 def join(rank: int, size: int, port: int, limit_s: float = 60) -> None:
