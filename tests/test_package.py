@@ -57,6 +57,7 @@ def test_wheel_and_sdist_hold_what_users_need(built: dict[str, Path]) -> None:
     assert {
         "netoffload/cli/commands.json",
         "netoffload/lab/cli/commands.json",
+        "netoffload/lab/papers/claims.csv",
         "netoffload/dissect/netoffload.lua",
         "netoffload/py.typed",
     } <= names

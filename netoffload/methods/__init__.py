@@ -38,12 +38,11 @@ from netoffload.methods.base import (
     Way,
     WeightExchange,
 )
-from netoffload.methods.registry import FAMILIES, PAPERS, expand, method_for, names, parse
+from netoffload.methods.registry import FAMILIES, method_for, names, parse
 from netoffload.methods.selective import Selection, SelectiveReducer
 
 __all__ = [
     "FAMILIES",
-    "PAPERS",
     "Bucket",
     "ChangeAveraging",
     "GradientReducer",
@@ -57,7 +56,6 @@ __all__ = [
     "Sent",
     "Way",
     "WeightExchange",
-    "expand",
     "method_for",
     "names",
     "parse",

@@ -24,7 +24,7 @@ and 2 and section 5 (fullsgd, psgd, rsgd, pqasgd); TernGrad, Fig. 1 (the server)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from netoffload.collectives.hierarchy import TOPS
@@ -70,32 +70,10 @@ PQASGD_ITEMS: Final = ("norm=l2", "bucket=0")
 """Jiang and Agrawal, sections 4 and 5: s = sqrt(m p N) / 2 for partitioned data, sqrt(N) / 2 for shared data. Here N is
 the size of a layer."""
 
-LEARNING_RATE_MAX: Final = {"terngrad": 0.01}
-"""Methods that need a smaller learning rate than models begin with. Ternary gradients are mostly noise, and with 0.1
-HDC diverges on bright images. Wen et al. train on MNIST with 0.01 and momentum 0.9 (Fig. 3)."""
-
-PAPERS: Final = (
-    *("wa", "wa+c", "inc", "inc+c", "16b-T"),
-    "terngrad",
-    *("qsgd:rule=mn,norm=l2,bucket=0", "psgd", "rsgd", "pqasgd"),
-    *("wgt", "bgt", "qgt"),
-    *("8bit-dynamic", "8bit-static", "8bit-mantissa", "8bit-linear"),
-)
-"""One method of every kind in the five papers, with the parameters that they recommend."""
-
 
 def names() -> tuple[str, ...]:
     """Return every name without parameters, those of :data:`FAMILIES` first."""
     return (*FAMILIES, *registry.names(), *registry.ALIASES)
-
-
-def expand(chosen: Sequence[str], thresholds: Mapping[str, float]) -> tuple[str, ...]:
-    """Return the names in ``chosen``, each once, with ``papers`` replaced by :data:`PAPERS`.
-
-    ``thresholds`` has, by name, those of methods in ``papers`` that need one.
-    """
-    papers = [f"{name}:threshold={thresholds[name]:g}" if name in thresholds else name for name in PAPERS]
-    return tuple(dict.fromkeys(name for one in chosen for name in (papers if one == "papers" else (one,))))
 
 
 def parse(text: str, *, batch: int, shared: bool = False) -> MethodSpec:

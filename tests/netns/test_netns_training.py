@@ -15,8 +15,8 @@ import pytest
 from netoffload.lab import results
 from netoffload.lab.testbed.forks import ENV_FORK_SERVER
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
+from netoffload.lab.training import IMPORTED
 from netoffload.lab.training.capture import Captured
-from netoffload.lab.training.rank_imports import IMPORTED
 from tests.shared.commands import PYTHONPATH, forked
 from tests.shared.forked_ranks import forks_of
 

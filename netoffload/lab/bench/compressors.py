@@ -141,9 +141,9 @@ def _layout(layers: str | None, count: int) -> Layout:
     if layers is None:
         return Layout.flat(count)
     if layers == HDC:
-        from netoffload.lab.training.models.hdc import build_hdc
+        from netoffload.lab.training import data_spec, models
 
-        layout = Layout(tuple(parameter.numel() for parameter in build_hdc(1).parameters()))
+        layout = Layout(models.get(HDC).layer_sizes(data_spec.GREY_28))
     else:
         try:
             layout = Layout(tuple(int(text) for text in layers.split(",")))

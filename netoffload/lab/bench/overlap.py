@@ -24,7 +24,7 @@ from netoffload.lab.bench.jobs import (
 )
 from netoffload.lab.bench.settings import OverlapSettings, parse_vector_octets
 from netoffload.lab.declared import AllOrNothing, Progress, Table, mega, rates
-from netoffload.lab.models.cost.exchange import least_s
+from netoffload.lab.models.exchange import least_s
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
 
 STEPS_PER_ROUND: Final = 6

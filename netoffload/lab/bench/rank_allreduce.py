@@ -46,7 +46,7 @@ from netoffload.errors import ReplicaError, UsageError
 from netoffload.lab.bench.jobs import ALLREDUCE_ARGUMENTS, WHATS, AllreduceRecord, AllreduceResult
 from netoffload.lab.bench.settings import AllreduceSettings
 from netoffload.lab.declared import Finding, Table, add_arguments
-from netoffload.lab.models.cost.exchange import least_s
+from netoffload.lab.models.exchange import least_s
 from netoffload.lab.testbed.build import octets_on_wires
 from netoffload.lab.testbed.processes import process_cpu_s
 from netoffload.machine.environment import system_versions

@@ -182,14 +182,14 @@ def train(*, asked: TrainOptions, nic: NicSettings, show_list: ShowList = False,
 
     Example: netoffload train cnn --exchange terngrad --exchange qsgd:levels=15 --exchange pqasgd:p=8 --rate 100mbit
     """
-    from netoffload.lab.training.plan import Capture, Outputs, parse_seeds
+    from netoffload.lab.training.plan import Outputs, parse_seeds
 
     each = _one_per_exchange(asked)
     seeds = parse_seeds(asked.seeds or str(asked.seed))
     runs = [dataclasses.replace(run, seed=seed) for seed in seeds for run in each]
     testbed, found = testbed_settings(runs, asked.rate, nic, asked.mtu), Found.of(runs, asked.baselines)
-    capture = Capture(asked.capture, asked.capture_every) if asked.capture else None
-    outputs = Outputs(capture, asked.checkpoint, asked.checkpoint_every, asked.resume, asked.tensorboard)
+    names = [field.name for field in dataclasses.fields(Outputs)]
+    outputs = Outputs(**{name: getattr(asked, name) for name in names})
     if asked.out is not None:
         results.check_writable(asked.out)
     # Every option has been checked: importing torch takes seconds.
@@ -203,7 +203,7 @@ def _one_per_exchange(asked: TrainOptions) -> list[TrainSettings]:
     A method gets residuals and buckets only if it supports them. By default the method is ``inc+c``, or the one of a
     run that exchanges no gradients.
     """
-    from netoffload.methods import expand
+    from netoffload.lab.training.config import expand
 
     first = training_of(asked, error_feedback=False, bucket_mb=0.0, offload=asked.offload.value)
     names = asked.exchange or ("inc" if first.parallel == "model" else "inc+c",)

@@ -37,7 +37,7 @@ def prepared(*model_names: str) -> contextlib.AbstractContextManager[None]:
     for package in ("mpi4py", "torch"):  # at once: torch alone takes seconds to import
         need(package)
     from netoffload.lab.testbed import prepared_ranks
-    from netoffload.lab.training.rank_imports import IMPORTED
+    from netoffload.lab.training import IMPORTED
 
     return prepared_ranks(IMPORTED)
 

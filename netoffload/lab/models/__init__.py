@@ -1,1 +1,1 @@
-"""Models: the papers' formulas (``cost``) and the codecs as circuits (``hardware``)."""
+"""Models: the time of an exchange (``exchange``), its schedules (``simulation``), the codecs as circuits."""

@@ -1,6 +1,6 @@
 """Which exchange pays on a network: arithmetic alone. Its figures come from ``netoffload.lab.bench.advice``.
 
-A step takes its computing and its exchange, whose time is that of ``netoffload.lab.models.cost.exchange``. Rings code
+A step takes its computing and its exchange, whose time is that of ``netoffload.lab.models.exchange``. Rings code
 chunk by chunk, so the slower of wire and coding counts. Payloads that are gathered are coded as a whole, so both count.
 Of p ranks' gradients of n octets::
 
@@ -28,7 +28,7 @@ from typing import Annotated, Final
 
 from netoffload.collectives.schedule import ring_octets
 from netoffload.lab.declared import Column, Finding, words
-from netoffload.lab.models.cost.exchange import Link, gathered_s, meeting_s, ring_delays_s, ring_s
+from netoffload.lab.models.exchange import Link, gathered_s, meeting_s, ring_delays_s, ring_s
 from netoffload.methods.registry import PERIOD_DEFAULT
 
 WORTH: Final = 1.05

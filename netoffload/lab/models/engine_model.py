@@ -15,17 +15,15 @@ from netoffload.config import parse_clock_hz
 from netoffload.errors import UsageError
 from netoffload.lab.declared import AllOrNothing, Column, Finding, Progress, Table, mega, words
 from netoffload.lab.models import hardware
-from netoffload.lab.models.hardware.blocks import blocks_of
 from netoffload.lab.models.settings import EngineSettings
 
 LINES_BPS: Final = (10_000_000_000, 25_000_000_000, 100_000_000_000)
 """Ethernet links that an engine is compared with."""
 
-CIRCUITS: Final[dict[str, type[hardware.Engine]]] = {
-    "compressor, tags": hardware.Compressor,
-    "decompressor, tags": hardware.Decompressor,
+CIRCUITS: Final = {
+    "compressor, tags": hardware.Compressor.circuit,
+    "decompressor, tags": hardware.Decompressor.circuit,
 }
-"""Both engines, whose circuits are listed."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,8 @@ class Activity(Finding):
     def explained_stalls(self) -> Iterator[str]:
         """Yield a line for each kind of stall: its cycles, their share, the reason and its meaning."""
         for reason, cycles in self.stalls.items():
-            meaning = hardware.MEANING[hardware.Wait(reason)]
-            yield f"stalled {cycles} cycles ({cycles / self.cycles:.2%}), {reason}: {meaning}"
+            share = cycles / self.cycles
+            yield f"stalled {cycles} cycles ({share:.2%}), {reason}: {hardware.Wait[reason.upper()].meaning}"
 
 
 def _megahertz(clock_hz: float) -> str:
@@ -63,16 +61,6 @@ class Line(Finding):
 
 
 @dataclass(frozen=True)
-class Shift(Finding):
-    """A shifter: it has a row of ``bits`` for each power of two of ``places``."""
-
-    what: str
-    bits: int
-    places: int
-    copies: int
-
-
-@dataclass(frozen=True)
 class Cost(Finding):
     """The circuit of an engine, which moves up to ``width_bits`` in a cycle."""
 
@@ -80,7 +68,7 @@ class Cost(Finding):
     register_bits: Annotated[int, Column("register bits")]
     width_bits: Annotated[int, Column("shifter bits")]
     multiplexers: Annotated[int, Column("multiplexers")]
-    shifters: list[Shift]
+    shifters: tuple[hardware.Shifter, ...]
 
 
 @dataclass(frozen=True)
@@ -115,7 +103,7 @@ class EngineModel(AllOrNothing[Findings]):
     """One gradient through a compressor, and through a decompressor."""
 
     def __init__(self, asked: EngineSettings) -> None:
-        blocks_of(asked.codec, asked.bound)
+        hardware.blocks_of(asked.codec, asked.bound)
         self._asked, self._clock_hz = asked, parse_clock_hz(asked.clock)
         self._values = _gradient(asked)[: None if asked.bursts is None else 8 * asked.bursts]
         if not self._values.size:
@@ -144,7 +132,10 @@ class EngineModel(AllOrNothing[Findings]):
             compressor=_activity(compressor, compressor.intake.waits, compressor.outlet.waits, clock_hz),
             decompressor=_activity(decompressor, decompressor.outlet.waits, decompressor.intake.waits, clock_hz),
             lines=[_line(line_bps, engine_bps, ratio, clock_hz) for line_bps in LINES_BPS],
-            circuits=[_cost(name, machine.circuit) for name, machine in CIRCUITS.items()],
+            circuits=[
+                Cost(name, made.register_bits, made.width_bits, made.multiplexers, made.shifters)
+                for name, made in CIRCUITS.items()
+            ],
         )
 
 
@@ -175,11 +166,6 @@ def _activity(
         stalls={str(reason): cycles for reason, cycles in stalls.items()},
         wire_waits={str(reason): cycles for reason, cycles in wire_waits.items()},
     )
-
-
-def _cost(name: str, circuit: hardware.Circuit) -> Cost:
-    shifters = [Shift(**shifter._asdict()) for shifter in circuit.shifters]
-    return Cost(name, circuit.register_bits, circuit.width_bits, circuit.multiplexers, shifters)
 
 
 def _line(line_bps: int, engine_bps: float, ratio: float, clock_hz: int) -> Line:

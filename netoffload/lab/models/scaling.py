@@ -1,4 +1,4 @@
-"""Predictions for clusters of any size, by the formulas of ``netoffload.lab.models.cost.exchange``.
+"""Predictions for clusters of any size, by the formulas of ``netoffload.lab.models.exchange``.
 
 They say from how many nodes on latency takes longer than octets, which hierarchy is fastest, and what compression
 gains: in NICs (as fast as INCEPTIONN's engine, or the line) and inline (as fast as a core).
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from netoffload.config import format_rate, parse_clock_hz, parse_size_octets
 from netoffload.lab.declared import Column, Finding, Progress, Table, left_out, words
-from netoffload.lab.models.cost.exchange import (
+from netoffload.lab.models.exchange import (
     WAYS,
     Link,
     best_members,
@@ -22,7 +22,7 @@ from netoffload.lab.models.cost.exchange import (
     ring_delays_s,
     ring_s,
 )
-from netoffload.lab.models.hardware.ports import BEAT_BITS
+from netoffload.lab.models.hardware import BEAT_BITS
 from netoffload.lab.models.settings import ScalingSettings, node_counts, rates_bps
 from netoffload.lab.models.simulation import Checked, checked
 from netoffload.lab.reports import Panel, Series, draw_panels
@@ -101,7 +101,7 @@ class Scaling:
         self._asked, self._nodes, self._rates_bps = asked, node_counts(asked.nodes), rates_bps(asked.rate)
         self._octets, self._core_Bps = parse_size_octets(asked.size), parse_size_octets(asked.core)
         self._add_Bps = parse_size_octets(asked.add)
-        self._engine_bps = engine_bps(parse_clock_hz(asked.clock))
+        self._engine_bps = float(BEAT_BITS * parse_clock_hz(asked.clock))  # a burst in each cycle (INCEPTIONN, VI-A)
 
     def measure(self, progress: Progress) -> None:
         """Compute every row, and simulate."""
@@ -153,8 +153,3 @@ class Scaling:
 
 def _line(name: str, rows: list[Row], values: list[float]) -> Series:
     return Series(name, tuple(row.nodes for row in rows), tuple(values))
-
-
-def engine_bps(clock_hz: int) -> float:
-    """Return the float32 that INCEPTIONN's engine takes at a clock: a burst in each cycle (VI-A)."""
-    return float(BEAT_BITS * clock_hz)

@@ -3,25 +3,24 @@
 A node's wire carries one message after the other. An octet takes beta on it, a message arrives alpha later, and adding
 takes gamma for each octet. A rank sends a block of the ring as soon as it has the block and its wire is free. Two NICs
 in memory (``netoffload.engine.pair``) give the octets of a compressed block, headers included. The simulation uses no
-formula of ``netoffload.lab.models.cost.exchange``, so it checks them.
+formula of ``netoffload.lab.models.exchange``, so it checks them.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
+from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.collectives.samples import gradients_from
 from netoffload.collectives.schedule import allgather_walk, allreduce_walk, partition, reduce_scatter_walk
 from netoffload.engine.pair import Stream, pair
 from netoffload.lab.declared import Column, Finding, Progress, words
-from netoffload.lab.models.cost import exchange
-from netoffload.lab.models.cost.exchange import Link
+from netoffload.lab.models import exchange
+from netoffload.lab.models.exchange import Link
 from netoffload.wire import vnet
-
-FLOAT_OCTETS: Final = 4
 
 GRADIENTS: Final = "gaussian:0.002"
 JUDGED_FLOATS: Final = 16_384
@@ -56,17 +55,14 @@ def ring_round(link: Link, walks: Sequence[Sequence[int]], sizes: Sequence[int],
     return last_s
 
 
-def ring(link: Link, nodes: int, octets: int) -> float:
-    """Return the seconds of an allreduce by a ring."""
-    walks = [allreduce_walk(rank, nodes) for rank in range(nodes)]
-    return ring_round(link, walks, _sizes(octets, nodes), nodes - 1, 0.0)
+def ring(link: Link, nodes: int, octets: int, on_wire: Callable[[int], int] = int) -> float:
+    """Return the seconds of an allreduce by a ring.
 
-
-def ring_through_nics(link: Link, nodes: int, octets: int) -> float:
-    """Return the seconds of a ring whose NICs compress; adding still takes gamma for each octet of float32."""
+    ``on_wire`` gives the octets of a block on the wire (:func:`nic_octets`); adding takes gamma for its float32.
+    """
     walks = [allreduce_walk(rank, nodes) for rank in range(nodes)]
     sizes = _sizes(octets, nodes)
-    sent = {size: nic_octets(size) for size in set(sizes)}
+    sent = {size: on_wire(size) for size in set(sizes)}
     ratio = sum(sizes) / sum(sent[size] for size in sizes)
     narrow = replace(link, gamma_s=link.gamma_s * ratio)
     return ring_round(narrow, walks, [sent[size] for size in sizes], nodes - 1, 0.0)
@@ -151,7 +147,7 @@ def _both_s(link: Link, nodes: int, octets: int) -> Iterator[tuple[str, tuple[fl
     groups = nodes // members
     narrow = link.coded(RATIO_OCTETS / nic_octets(RATIO_OCTETS))
     yield "ring", (exchange.ring_s(link, nodes, octets), ring(link, nodes, octets))
-    yield "ring, NICs", (exchange.ring_s(narrow, nodes, octets), ring_through_nics(link, nodes, octets))
+    yield "ring, NICs", (exchange.ring_s(narrow, nodes, octets), ring(link, nodes, octets, nic_octets))
     rings_s = exchange.rings_of_rings_s(link, link, groups, members, octets)
     yield "rings of rings", (rings_s, rings_of_rings(link, groups, members, octets))
     yield "aggregator", (exchange.aggregator_s(link, nodes, octets), aggregator(link, nodes, octets))

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from netoffload.lab import results
-from netoffload.lab.papers.claim import Claim, Standing
-from netoffload.lab.papers.item import Item, Paper, Reading
+from netoffload.lab.papers.item import HOLDS, Claim, Item, Paper, Reading, Standing
 from netoffload.lab.reports import draw_panels
 from netoffload.lab.results import StepRecord
 
@@ -42,7 +41,7 @@ def _row(claim: Claim, ours: float | None) -> Row:
     verdict = claim.verdict(ours)
     if claim.standing is Standing.NOT_HERE:
         verdict += f": {claim.why}"
-    unit = "" if claim.unit == "holds" else claim.unit
+    unit = "" if claim.unit == HOLDS else claim.unit
     return Row(claim.quantity, claim.place, unit, claim.in_words(claim.printed), claim.in_words(ours), verdict)
 
 

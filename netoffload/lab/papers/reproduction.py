@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,10 +21,6 @@ FULL: Final = "full"
 
 OnStep = Callable[[str, float], None]
 """Called with the name of what begins and the share that is done."""
-
-
-def _at_share(on_news: OnStep, share: float, said: str) -> None:
-    on_news(said, share)
 
 
 @dataclass(frozen=True)
@@ -69,12 +64,13 @@ class Reproduction:
         missed = []
         steps = list(self.pending())
         for number, (item, step) in enumerate(steps):
-            on_step(f"{item.name}: {step.key}", number / len(steps))
+            share = number / len(steps)
+            on_step(f"{item.name}: {step.key}", share)
             if (why := self.lacks(step)) is not None:
                 missed.append(Missed(item.name, step.key, why))
                 continue
             try:
-                self._do(item, step, functools.partial(_at_share, on_news, number / len(steps)))
+                self._do(item, step, on_news, share)
             except NetOffloadError as error:
                 missed.append(Missed(item.name, step.key, str(error), is_failure=True))
         return missed
@@ -89,14 +85,17 @@ class Reproduction:
 
     def lacks(self, step: Step) -> str | None:
         """Return what a step needs and does not have, in words; None: nothing."""
-        for name in step.data:
-            if name not in self.data or not self.data[name].exists():
-                return f"it needs {HOW_TO_GET[name]}"
+        if step.data is not None and (step.data not in self.data or not self.data[step.data].exists()):
+            return f"it needs {HOW_TO_GET[step.data]}"
         if step.needs_root and os.geteuid() != 0:
             return "it builds a testbed: run it as root"
         return None
 
-    def _do(self, item: Item, step: Step, say: Callable[[str], None]) -> None:
+    def _do(self, item: Item, step: Step, on_news: OnStep, done: float) -> None:
+        def say(said: str, share: float | None = None) -> None:
+            del share  # of this step
+            on_news(said, done)
+
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         begun_s, load_1min = time.monotonic(), os.getloadavg()[0]
         value = step.measure(Setting(self.is_full, self.data, say))

@@ -1,17 +1,17 @@
-"""Runs that the items of several papers share: training without a testbed, and on one."""
+"""Runs that the items of several papers share, and the lines of their figures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
-from netoffload.lab.papers.item import Setting
-from netoffload.lab.reports import Series, method_name
+from netoffload.lab.papers.item import Json, Setting
+from netoffload.lab.reports import Panel, Series, method_name
 from netoffload.lab.results import Record
 from netoffload.lab.testbed import NicSettings, TestbedSettings
 from netoffload.lab.training import run
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.outcome import Step
 
 
 def settings_of(
@@ -27,15 +27,8 @@ def on_links(
 ) -> dict[str, dict[str, Any]]:
     """Train by every method over shaped links, one after the other, and return each one's cost and accuracy."""
     bed = TestbedSettings(run.nodes_needed(runs), rate_bps, nic=nic or NicSettings())
-    records = run.run_all(runs, bed, on_progress=_teller(setting))
+    records = run.run_all(runs, bed, on_progress=lambda name, step: setting.say(f"{name}, {step.done} iterations done"))
     return {method_name(record): cost_of(record) for record in records}
-
-
-def _teller(setting: Setting) -> run.Progress:
-    def say(name: str, step: Step) -> None:
-        setting.say(f"{name}, {step.done} iterations done")
-
-    return say
 
 
 def cost_of(record: Record) -> dict[str, Any]:
@@ -58,11 +51,49 @@ def cost_of(record: Record) -> dict[str, Any]:
     }
 
 
-def curve(name: str, points: Mapping[str, float], scale: float = 1.0, printed: bool = False) -> Series:
+def curve(name: str, points: Mapping[str, float], scale: float = 1.0) -> Series:
     """Return a line of numbers by iteration."""
-    return Series(name, tuple(float(x) for x in points), tuple(scale * y for y in points.values()), printed)
+    return Series(name, tuple(float(x) for x in points), tuple(scale * y for y in points.values()))
+
+
+def first_at(one: Json, accuracy: float) -> int | None:
+    """Return the iteration after which a run's accuracy was first at least this; None: never."""
+    return next((int(at) for at, reached in one["accuracies"].items() if reached >= accuracy), None)
 
 
 def bars(name: str, points: Mapping[str, float], scale: float = 1.0, printed: bool = False) -> Series:
     """Return a series of named bars."""
     return Series(name, tuple(points), tuple(scale * y for y in points.values()), printed)
+
+
+def accuracies(runs: Mapping[str, Any], title: str, name: str = "accuracies") -> Panel:
+    """Return the panel of accuracies by iteration, a line for each run."""
+    lines = tuple(curve(run_name, one[name], 100) for run_name, one in runs.items())
+    return Panel("lines", title, "% of the test set", lines, "iterations")
+
+
+def accuracies_over_time(runs: Mapping[str, Any], title: str, seconds: str, *, log_x: bool = False) -> Panel:
+    """Return the panel of accuracies by the time of training, a line for each run."""
+    lines = tuple(
+        Series(
+            name,
+            tuple(int(at) * one["s_per_iteration"] for at in one["accuracies"]),
+            tuple(100 * accuracy for accuracy in one["accuracies"].values()),
+        )
+        for name, one in runs.items()
+    )
+    return Panel("lines", title, "% of the test set", lines, seconds, log_x=log_x)
+
+
+def heaps(runs: Mapping[str, Any], title: str, unit: str, scale: float, *, above: str = "communication") -> Panel:
+    """Return the panel of computing and the rest of an iteration's time, a bar for each run."""
+    computing = {name: one["compute_s"] for name, one in runs.items()}
+    rest = {name: one["s_per_iteration"] - computing[name] for name, one in runs.items()}
+    return Panel("heaps", title, unit, (bars("computation", computing, scale), bars(above, rest, scale)))
+
+
+def mean_and_range(shares: Mapping[str, Sequence[float]]) -> str:
+    """Return in words the mean and the range, per cent, of every name's shares (0..1)."""
+    return ", ".join(
+        f"{name} {100 * fmean(of):.2f} % ({100 * min(of):.2f} to {100 * max(of):.2f})" for name, of in shares.items()
+    )

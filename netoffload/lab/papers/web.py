@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.lab.papers import page
-from netoffload.lab.papers.claim import Standing
-from netoffload.lab.papers.item import Item, Paper
+from netoffload.lab.papers.item import Item, Paper, Standing
 from netoffload.lab.reports import draw_panels
 
 STYLE: Final = """
@@ -85,28 +84,25 @@ def _section(item: Item, folder: Path) -> str:
 
 
 def _table(item: Item, rows: Sequence[page.Row]) -> str:
-    shown: list[str] = []
-    hidden: list[str] = []
+    lines: dict[bool, list[str]] = {True: [], False: []}
     for claim, row in zip(item.claims, rows, strict=True):
-        name = CLASSES.get(row.verdict, "here" if claim.standing is Standing.NOT_HERE else "")
-        cells = (
-            "".join(
-                f'<td{_right(heading)} data-h="{heading}">{html.escape(cell)}</td>'
-                for heading, cell in zip(page.HEADINGS, row, strict=True)
-            )
-            .replace(' data-h="claim"', "")
-            .replace(' data-h=""', "")
-        )
-        (hidden if claim.standing is Standing.NOT_HERE else shown).append(f'<tr class="{name}">{cells}</tr>')
-    head = (
-        "<thead><tr>" + "".join(f"<th{_right(heading)}>{heading}</th>" for heading in page.HEADINGS) + "</tr></thead>"
+        is_here = claim.standing is not Standing.NOT_HERE
+        name = CLASSES.get(row.verdict, "" if is_here else "here")
+        lines[is_here].append(f'<tr class="{name}">{"".join(map(_cell, page.HEADINGS, row))}</tr>')
+    cells = "".join(f"<th{_right(heading)}>{heading}</th>" for heading in page.HEADINGS)
+    shown, hidden = (
+        f'<div class="wide"><table><thead><tr>{cells}</tr></thead>{"".join(of)}</table></div>' if of else ""
+        for of in (lines[True], lines[False])
     )
-    table = f'<div class="wide"><table>{head}{"".join(shown)}</table></div>' if shown else ""
     if hidden:
-        said = f"{len(hidden)} printed values that are not reproducible here, and why"
-        inner = f'<div class="wide"><table>{head}{"".join(hidden)}</table></div>'
-        table += f"<details><summary>{said}</summary>{inner}</details>"
-    return table
+        summary = f"{len(lines[False])} printed values that are not reproducible here, and why"
+        hidden = f"<details><summary>{summary}</summary>{hidden}</details>"
+    return shown + hidden
+
+
+def _cell(heading: str, text: str) -> str:
+    label = f' data-h="{heading}"' if heading not in ("claim", "") else ""
+    return f"<td{_right(heading)}{label}>{html.escape(text)}</td>"
 
 
 def _right(heading: str) -> str:

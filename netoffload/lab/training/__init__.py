@@ -17,19 +17,8 @@ batches in the same order to every worker. Gradients are averaged over the worke
 so nothing that is trained depends on it. After a run the parameters and buffers of all ranks are compared by their
 SHA-256; a difference is an error.
 
-**Initialisation decides whether the paper's codec can train HDC.** Its 8-bit form cannot express anything below 2^-7,
-whatever the bound is. With torch's default initialisation HDC's gradients start below that: compressed runs see zeros
-and stay at chance level. With He initialisation (normal, biases 0), which this package uses, they learn. A loss scale,
-a term of mixed-precision training, helps too. It multiplies gradients by a power of two before the method gets them,
-and divides afterwards. The gradient's error bound is then 2^-k / scale, and the compression ratio is smaller.
-
 Ranks are forks of a process that has imported torch and this package (``testbed.forks``), so a run begins with
 its connections, not with imports. Each rank is still its own process.
-
-**Where the time goes.** A worker's iteration is computing (forward, backward, update) and communicating (the rest,
-waiting and adding included). Buckets of gradients travel while backward goes on, and a record says how long. In ``wa``
-the aggregator updates while workers wait; the record moves that time from communicating to computing. Ranks that share
-two cores compute slower than ranks with their own cores, so the split holds for this machine only.
 
 **One loop** (``loop.iterate``) trains for every command: ``train`` and ``demo`` in processes, thresholds and the
 papers' runs with threads as ranks, ``bench ddp`` under torch's DDP. In it a batch is drawn, its gradient computed,
@@ -40,22 +29,24 @@ code.
 the same shaped links. Every rank counts what it sent, and the counters of its wire and its NIC must agree. If octets
 took another way, the run ends with an error.
 
-**A checkpoint holds a run's whole state**: of each rank the replica (weights, buffers, optimizer), the method's memory
-and the number of the iteration. Batches, dropout and compressors' random numbers depend on seeds and numbers alone. So
-a run goes on from a checkpoint bit for bit (``checkpoint``).
+**A model is an entry of** ``models`` (its samples, the size in its paper, optimizer, schedule) and a network of
+``networks``. No other code names a model. A data set has a shape and classes, and a model is built for both.
 
-**A model is a file** of ``models`` with a :class:`~netoffload.lab.training.model_spec.ModelSpec`: how it is built, the
-samples that it takes, the size in its paper, optimizer, learning rates and their schedule, loss. No other code names a
-model. A data set has a shape and classes, and a model is built for both.
-
-Files, in the order in which a run uses them. ``config``: the settings of a run, with ``optimizers``: the optimizers and
-schedules by their names. ``plan``: the order of a series of runs, and what to keep. ``data_spec``: the names of data
-sets; ``image_files`` reads those of images, ``dataset`` has their arrays, ``data`` loads a set and a worker's share.
-``model_spec``, ``models`` and ``layers``: the networks; ``replica``: a network over flat buffers; ``parallel``: a
-rank's part of a network. ``capture`` keeps gradients, and shows them in TensorBoard. ``doors``: how a gradient becomes
-the next weights; ``loop``: the iterations and the work between them; ``checkpoint``: the state on disk. ``memory``
-estimates what ranks need. ``outcome``: the result of a rank, and the traffic of all; ``rank``: the rank's program;
-``run``: the parent's side. Without a testbed ``inprocess`` trains with threads as ranks, also with every gradient coded
-once, or alone. ``gloo`` sums with torch, for `netoffload bench allreduce`; ``ddp`` is a replica under torch's DDP, for
-`netoffload bench ddp`.
+A run goes through the files in this order: ``config`` (with ``optimizers``, ``models``, ``data_spec``), ``plan``,
+``run``, and in its ranks ``rank``, ``loop``, ``replica`` or ``parallel``, ``doors``, ``outcome``. Without a testbed
+``inprocess`` trains with threads as ranks, also with every gradient coded once, or alone.
 """
+
+from typing import Final
+
+IMPORTED: Final = (
+    "mpi4py.run",
+    "netoffload.collectives",
+    "netoffload.methods",
+    "netoffload.transport.rounds.driver:prepare",
+    "netoffload.lab.training.capture",
+    "netoffload.lab.training.loop",
+    "torch._dynamo",  # a rank's first optimizer would import it, for a second
+)
+"""What a fork server imports once for all ranks. These import torch and load the kernels, but not MPI, because
+importing MPI initialises it. A command starts the fork server before its own imports."""

@@ -7,6 +7,7 @@ import enum
 import functools
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,10 +18,17 @@ from netoffload.config import Offload, check_choice
 from netoffload.errors import UsageError
 from netoffload.lab.results import decode_dataclass
 from netoffload.lab.training import models
-from netoffload.lab.training.data_spec import DATASETS, SYNTHETIC, DataSpec, parse_alpha, parse_data
-from netoffload.lab.training.model_spec import ModelSpec, SampleShape, Tokens
+from netoffload.lab.training.data_spec import (
+    DATASETS,
+    SYNTHETIC,
+    DataSpec,
+    SampleShape,
+    Tokens,
+    parse_alpha,
+    parse_data,
+)
+from netoffload.lab.training.models import ModelSpec
 from netoffload.lab.training.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule, choose, spelt
-from netoffload.methods.registry import LEARNING_RATE_MAX
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,6 +43,20 @@ MAX_RANKS: Final = 64
 
 FLOAT32: Final = "float32"
 """Name of the activations' type that is not compressed."""
+
+
+LEARNING_RATE_MAX: Final = {"terngrad": 0.01}
+"""Methods that need a smaller learning rate than models begin with. Ternary gradients are mostly noise, and with 0.1
+HDC diverges on bright images. Wen et al. train on MNIST with 0.01 and momentum 0.9 (Fig. 3)."""
+
+PAPERS: Final = (
+    *("wa", "wa+c", "inc", "inc+c", "16b-T"),
+    "terngrad",
+    *("qsgd:rule=mn,norm=l2,bucket=0", "psgd", "rsgd", "pqasgd"),
+    *("wgt", "bgt", "qgt"),
+    *("8bit-dynamic", "8bit-static", "8bit-mantissa", "8bit-linear"),
+)
+"""One method of every kind in the five papers, with the parameters that they recommend."""
 
 
 class Parallel(enum.StrEnum):
@@ -53,10 +75,9 @@ class TrainSettings:
         method: a name of :mod:`netoffload.methods.registry` with its parameters; ``--exchange`` on the command line.
         nodes: workers; an aggregator or a parameter server comes on top.
         iterations: batches per worker.
-        seed: seed of weights, batches, compressors and the digits' test set.
         batch: samples per worker and iteration.
-        learning_rate: learning rate at the start. None: the model's own, or the largest that the method takes.
-        clip_norm: the largest norm that the mean gradient may have: a longer one is shortened to it. None: any.
+        learning_rate: at the start. None: the model's own, or the largest that the method takes.
+        clip_norm: the largest norm of the mean gradient: a longer one is shortened to it.
         loss_scale: a term of mixed-precision training: gradients are multiplied by it before the method gets them and
             divided by it afterwards. So an error bound of 2^-k on the wire is 2^-k / loss_scale for the gradient. It is
             a power of two, so that it changes only exponents.
@@ -271,6 +292,15 @@ class TrainSettings:
     def learning_rate_at(self, iteration: int) -> float:
         """Return the learning rate of an iteration, counted from 0."""
         return self.schedule_spec.rate_at(self.optimizer_spec.learning_rate, iteration)
+
+
+def expand(chosen: Sequence[str], thresholds: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the names in ``chosen``, each once, with ``papers`` replaced by :data:`PAPERS`.
+
+    ``thresholds`` has, by name, those of methods in ``papers`` that need one.
+    """
+    papers = [f"{name}:threshold={thresholds[name]:g}" if name in thresholds else name for name in PAPERS]
+    return tuple(dict.fromkeys(name for one in chosen for name in (papers if one == "papers" else (one,))))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,20 +15,18 @@ import torch
 
 from netoffload.compiled.arrays import Int64Array
 from netoffload.errors import UsageError
-from netoffload.lab.training import image_files
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.data_spec import DATASETS, SYNTHETIC
-from netoffload.lab.training.dataset import Dataset, Images, Labels
-from netoffload.lab.training.model_spec import TEXT, SampleShape, Tokens
+from netoffload.lab.training.data_spec import DATASETS, SYNTHETIC, TEXT, SampleShape, Tokens
+from netoffload.lab.training.dataset import Dataset, Images, Labels, load_cifar10, load_digits, load_mnist
 
 SYNTHETIC_TESTS: Final = 16
 """Test samples of synthetic data: enough to run the model in evaluation mode."""
 
 LOADERS: Final[Mapping[str, Callable[[TrainSettings], Dataset]]] = {
-    "digits": lambda run: image_files.load_digits(run.seed),
-    "mnist": lambda run: image_files.load_mnist(_folder(run)),
-    "fashion-mnist": lambda run: image_files.load_mnist(_folder(run)),
-    "cifar10": lambda run: image_files.load_cifar10(_folder(run)),
+    "digits": lambda run: load_digits(run.seed),
+    "mnist": lambda run: load_mnist(_folder(run)),
+    "fashion-mnist": lambda run: load_mnist(_folder(run)),
+    "cifar10": lambda run: load_cifar10(_folder(run)),
     "text": lambda run: load_text(run.sample_shape.features),
     SYNTHETIC: lambda run: make_noise(run.sample_shape, run.data_spec.samples or run.nodes * run.batch, run.seed),
 }

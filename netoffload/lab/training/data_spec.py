@@ -1,4 +1,4 @@
-"""The data sets by their names, and how a worker's samples are chosen. It does not import torch, for the command line.
+"""The data sets by their names, the shapes of samples, and how a worker's samples are chosen, without torch.
 
 ``synthetic`` is noise of the shape that the model usually takes, or of any other: ``synthetic:side=64,classes=10``,
 ``synthetic:length=32``. It is for measuring communication: a model can only memorise its samples. Its name in a record
@@ -12,7 +12,52 @@ from typing import Final
 
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
-from netoffload.lab.training.model_spec import COLOUR_32, GREY_28, TEXT, SampleShape, Tokens
+
+CLASSES: Final = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """The shape of images: ``channels`` planes of ``side`` x ``side`` values; each image is of one of ``classes``."""
+
+    channels: int
+    side: int
+    classes: int = CLASSES
+
+    @property
+    def features(self) -> int:
+        """Number of values of one image."""
+        return self.channels * self.side * self.side
+
+    def __str__(self) -> str:
+        """Describe it."""
+        return f"{self.side}x{self.side} {'grey' if self.channels == 1 else 'colour'} images"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """The shape of sequences: ``length`` numbers in 0..``classes`` - 1; the label of each number is the next one."""
+
+    length: int
+    classes: int
+
+    @property
+    def features(self) -> int:
+        """Number of tokens of one sequence."""
+        return self.length
+
+    def __str__(self) -> str:
+        """Describe it."""
+        return "sequences of tokens"
+
+
+SampleShape = Shape | Tokens
+
+GREY_28: Final = Shape(1, 28)
+COLOUR_32: Final = Shape(3, 32)
+IMAGENET: Final = Shape(3, 224, 1000)
+TEXT: Final = Tokens(128, 96)
+"""Characters of the text corpus: printable ASCII and the line's end."""
 
 SYNTHETIC: Final = "synthetic"
 SAMPLES: Final = "samples"

@@ -23,6 +23,7 @@ from netoffload.lab.training.data import batches, share
 from netoffload.lab.training.dataset import Dataset
 from netoffload.lab.training.doors import Door
 from netoffload.lab.training.loop import iterate
+from netoffload.lab.training.networks import cross_entropy
 from netoffload.lab.training.replica import Travel, accuracy_of
 from netoffload.torch import CompressionState, compress_hook, set_rank_environment
 
@@ -110,7 +111,7 @@ class DdpReplica:
         self._optimizer.param_groups[0]["lr"] = self._settings.learning_rate_at(self.iteration)
         self._optimizer.zero_grad()
         with self._travelling():
-            loss = self._settings.model_spec.loss(self._model(images), labels)
+            loss = cross_entropy(self._model(images), labels)
             on_loss()
             loss.backward()  # type: ignore[no-untyped-call]
         self.loss = float(loss.detach())

@@ -18,8 +18,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +25,7 @@ import torch
 
 from netoffload import codec
 from netoffload.collectives import Exchange
+from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
@@ -38,7 +37,6 @@ from netoffload.lab.training.config import Checkpointing, TrainSettings
 from netoffload.lab.training.dataset import Dataset
 from netoffload.lab.training.doors import Door, ThreadCalls
 from netoffload.lab.training.loop import AfterIteration, RankRun, iterate
-from netoffload.lab.training.outcome import FLOAT_OCTETS
 from netoffload.lab.training.replica import Replica
 
 CAPACITY_OCTETS: Final = 8 << 20
@@ -59,22 +57,12 @@ class Learned:
     accuracy_after: dict[str, float]
 
 
-def train(
-    settings: TrainSettings,
-    dataset: Dataset,
-    *,
-    codec_name: str | None = None,
-    bound_k: int = BOUND_K_DEFAULT,
-    checkpointing: Checkpointing | None = None,
-) -> Learned:
-    """Train and return the result; arguments and errors as for :func:`run_threads`."""
-    run, *_ = run_threads(settings, dataset, codec_name=codec_name, bound_k=bound_k, checkpointing=checkpointing)
+def train(settings: TrainSettings, dataset: Dataset, **options: Any) -> Learned:
+    """Train and return the result; options and errors are those of :func:`run_threads`."""
+    run, *_ = run_threads(settings, dataset, **options)
     octets = run.sent.vector_octets + run.sent.activation_octets
     whole = FLOAT_OCTETS * run.replica.parameter_count * max(1, len(run.timeline.wall_s))
-    milestones = run.milestones
-    return Learned(
-        milestones.measure(), run.final_loss, octets / whole, run.replica.digest(), milestones.accuracy_after
-    )
+    return Learned(run.measure(), run.loss, octets / whole, run.replica.digest(), run.accuracy_after)
 
 
 def run_threads(
@@ -119,17 +107,6 @@ def run_threads(
     )
 
 
-@contextmanager
-def threads_of_torch(count: int) -> Iterator[None]:
-    """Let torch compute with ``count`` threads while the context lasts."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 SAMPLE_EVERY: Final = 50
 """Iterations from one gradient of a sample to the next."""
 
@@ -144,10 +121,14 @@ def train_alone(settings: TrainSettings, worker: int = 0) -> Iterator[tuple[Floa
     replica = Replica(settings)
     own = data.share(settings, dataset, 0)
     batches, door = data.batches(*own, settings.batch, settings.seed, worker), Door(replica.optimizer.step)
-    with threads_of_torch(1):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
         for done in range(settings.iterations):
             timeline = iterate(replica, door, batches, done + 1, first=done)
             yield replica.gradient, timeline.wall_s[0]
+    finally:
+        torch.set_num_threads(threads)
 
 
 def sample_gradients(vectors: int = 4, seed: int = 1) -> Float32Array:
@@ -168,7 +149,7 @@ KEPT_LOSSES: Final = 60
 """Number of points of a curve."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Seen:
     """The gradients of one iteration: worker 0's own, the others' if needed, and the sum of all after coding."""
 
@@ -257,7 +238,7 @@ def learnt(
     keep = max(1, settings.iterations // KEPT_LOSSES)
     kept = [at for at in range(finite) if at % keep == 0 or at + 1 == settings.iterations]
     first = workers[0]
-    accuracy = first.milestones.measure()
+    accuracy = first.measure()
     if coder is not None:
         sent = sum(run.door.sent_so_far().vector_octets for run in workers)
         ratio = FLOAT_OCTETS * first.replica.parameter_count * len(losses) * len(workers) / max(1, sent)
@@ -267,7 +248,7 @@ def learnt(
         see_outputs(first.replica.outputs(next(batches)[0]))
     return {
         "accuracy": accuracy,
-        "accuracies": first.milestones.accuracy_after,
+        "accuracies": first.accuracy_after,
         "losses": {str(at + 1): losses[at] for at in kept},
         "ratio": ratio,
         "diverged": diverged or finite < len(losses),

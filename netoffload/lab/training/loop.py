@@ -6,12 +6,12 @@ A worker's iteration::
     |<--------- compute ---------->|<------- communicate ------->|<---- compute ---->|<" >|
 
 ``communicate`` is the rest of the wall time. It contains waiting for the slowest worker and, at a worker of ``wa``, the
-aggregator's adding and updating. The aggregator times its updates too, so the record can count them as computing.
+aggregator's adding and updating. The aggregator times its updates too, so the record can count them as computing. Ranks
+that share two cores compute slower than ranks with their own cores, so the split holds for one machine only.
 
-Between two iterations, outside the timed part, :class:`Milestones` measures accuracies and keeps checkpoints. All ranks
-have one, so that all wait for the same things. Before every accuracy, BatchNorm's statistics and other buffers are
-replaced by their mean over the workers. So the accuracy is that of one model, and the octets of this exchange count
-with the rest.
+Between two iterations, outside the timed part, all ranks measure accuracies and keep checkpoints together. Before every
+accuracy, BatchNorm's statistics and other buffers are replaced by their mean over the workers. So the accuracy is that
+of one model, and the octets of this exchange count with the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from netoffload.lab.training.dataset import Dataset
 from netoffload.lab.training.doors import AnyCalls, Door, door_for, warm_up_exchange
 from netoffload.lab.training.outcome import PROGRESS_FILE, Parts, Step
 from netoffload.lab.training.parallel import batch_source, replica_of
-from netoffload.lab.training.replica import Batches, Replica, Travel
+from netoffload.lab.training.replica import Batches, Replica, Travel, Watch
 from netoffload.methods import Sent
 
 Clock = Callable[[], float]
@@ -56,11 +56,6 @@ class Timeline:
     parts: list[Parts] = dataclasses.field(default_factory=list)
     draw_s: list[float] = dataclasses.field(default_factory=list)
     losses: list[float] = dataclasses.field(default_factory=list)
-
-    @property
-    def last_loss(self) -> float | None:
-        """The loss of a worker's last batch."""
-        return self.losses[-1] if self.losses else None
 
 
 class Trainee(Protocol):
@@ -164,135 +159,40 @@ def average_buffers(replica: Replica, exchange: Exchange, workers: int) -> None:
     replica.set_buffers(np.divide(buffers, np.float32(workers), out=buffers))
 
 
-def make_one_model(replica: Replica, exchange: Exchange, workers: int) -> None:
-    """Average the buffers and collect the parts of the model, so that every rank has one model; collective."""
-    average_buffers(replica, exchange, workers)
-    replica.collect(exchange)
-
-
-class Milestones:
-    """One rank's view between iterations.
+class RankRun:
+    """One rank of a run, in a process of its own or in a thread, and its work between iterations.
 
     Attributes:
+        sent: what this rank sent, without what :meth:`finish` sends.
         first: number of iterations that earlier commands did.
         accuracy_after: rank 0's accuracies, 0..1, by the number of iterations.
         loss_after: rank 0's mean loss since the previous accuracy, if finite, by the number of iterations.
+        board, watches: get this rank's scalars and gradients.
     """
-
-    def __init__(
-        self,
-        settings: TrainSettings,
-        replica: Replica,
-        dataset: Dataset,
-        exchange: Exchange,
-        checkpoints: Checkpoints | None = None,
-    ) -> None:
-        self.first = 0
-        self.accuracy_after: dict[str, float] = {}
-        self.loss_after: dict[str, float] = {}
-        self._losses: list[float] = []
-        self.board: Board | None = None
-        self._settings, self._replica, self._dataset, self._exchange = settings, replica, dataset, exchange
-        self._checkpoints = checkpoints
-        self._progress: int | None = None
-        self._door: Door | None = None
-
-    def show_progress_in(self, folder: Path) -> None:
-        """Keep the latest :class:`~netoffload.lab.training.outcome.Step` in a file of ``folder`` from this call on."""
-        self._progress = os.open(folder / PROGRESS_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-
-    def begin(self, door: Door) -> None:
-        """Load the run's checkpoint, if the run resumes from one; all ranks call it together."""
-        self._door = door
-        state = self._checkpoints.load() if self._checkpoints else None
-        if state is not None:
-            self.first, self.accuracy_after = state["iteration"], state["accuracy_after"]
-            self.loss_after, self._losses = state["loss_after"], state["losses"]
-            self._replica.load_state(state["replica"])
-            door.remember(state["door"])
-        self._replica.seed_layers(self._exchange.rank)
-
-    def after_iteration(self, done: int) -> bool:
-        """Do what is due after ``done`` iterations; return whether the run ends here."""
-        settings = self._settings
-        self._losses.append(math.nan if self.loss is None else self.loss)
-        is_measured, is_over = settings.eval_every > 0 and done % settings.eval_every == 0, False
-        if is_measured:
-            is_over = self._measure_together(done)
-        is_last = is_over or done == settings.iterations
-        if self._checkpoints is not None and (is_last or self._checkpoints.is_due(done)):
-            self._checkpoints.save(self._state(done), done, self.latest_accuracy)
-        if self._progress is not None:
-            os.pwrite(self._progress, Step(done, self.loss, self.latest_accuracy).to_octets(), 0)
-        if self.board is not None:
-            rate = settings.learning_rate_at(done - 1)
-            accuracy = self.latest_accuracy if is_measured else None
-            self.board.add_scalars(done, loss=self.loss, learning_rate=rate, accuracy=accuracy)
-        return is_over
-
-    @property
-    def loss(self) -> float | None:
-        """This worker's latest loss; None: none yet, or not finite."""
-        loss = self._replica.loss
-        return loss if loss is not None and math.isfinite(loss) else None
-
-    @property
-    def latest_accuracy(self) -> float | None:
-        """The latest accuracy, 0..1; None: none measured yet, or not on this rank."""
-        return next(reversed(self.accuracy_after.values()), None)
-
-    def measure(self) -> float:
-        """Return the accuracy on the test set, 0..1."""
-        images = torch.from_numpy(np.array(self._dataset.test_images))
-        labels = torch.from_numpy(np.array(self._dataset.test_labels))
-        return self._replica.accuracy(images, labels)
-
-    def _measure_together(self, done: int) -> bool:
-        """Measure on rank 0; return on all ranks, which wait for it, whether the accuracy suffices."""
-        make_one_model(self._replica, self._exchange, self._settings.nodes)
-        is_enough = np.zeros(1, np.float32)
-        if self._exchange.rank == 0:
-            accuracy = self.accuracy_after[str(done)] = self.measure()
-            is_enough[0] = accuracy >= (self._settings.stop_at_accuracy or math.inf)
-            if math.isfinite(loss := fmean(self._losses)):
-                self.loss_after[str(done)] = loss
-        self._losses.clear()
-        # Only rank 0 has measured: the sum gives all ranks its answer, so that they end together.
-        ring_allreduce(self._exchange, is_enough, tagged=False)
-        return bool(is_enough[0])
-
-    def _state(self, done: int) -> dict[str, object]:
-        assert self._door is not None, "begin() says which door"
-        return {
-            "iteration": done,
-            "accuracy_after": self.accuracy_after,
-            "loss_after": self.loss_after,
-            "losses": self._losses,
-            "replica": self._replica.state(),
-            "door": self._door.memory(),
-        }
-
-
-class RankRun:
-    """One rank of a run, in a process of its own or in a thread; ``sent`` excludes what :meth:`finish` sends."""
 
     door: Door
 
     def __init__(
-        self,
-        settings: TrainSettings,
-        dataset: Dataset,
-        calls: AnyCalls,
-        checkpointing: Checkpointing | None = None,
+        self, settings: TrainSettings, dataset: Dataset, calls: AnyCalls, checkpointing: Checkpointing | None = None
     ) -> None:
-        self._settings, self._calls, self._exchange = settings, calls, calls.plane.exchange
+        self._settings, self._dataset, self._calls = settings, dataset, calls
+        self._exchange = calls.plane.exchange
         rank = self._exchange.rank
         self.replica = replica_of(settings, self._exchange)
-        checkpoints = Checkpoints(checkpointing, self._exchange) if checkpointing else None
-        self.milestones = Milestones(settings, self.replica, dataset, self._exchange, checkpoints)
         self.is_worker = rank < settings.nodes
         self._source = batch_source(settings, dataset, rank) if self.is_worker else None
-        self.sent, self.timeline = Sent(), Timeline()
+        self._checkpoints = Checkpoints(checkpointing, self._exchange) if checkpointing else None
+        self.board: Board | None = None
+        self.watches: list[Watch] = []
+        self._progress: int | None = None
+        self.sent, self.timeline, self.first = Sent(), Timeline(), 0
+        self.accuracy_after: dict[str, float] = {}
+        self.loss_after: dict[str, float] = {}
+        self._losses: list[float] = []
+
+    def show_progress_in(self, folder: Path) -> None:
+        """Keep the latest :class:`~netoffload.lab.training.outcome.Step` in a file of ``folder`` from this call on."""
+        self._progress = os.open(folder / PROGRESS_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
     def new_batches(self, first: int = 0) -> Batches | None:
         """Return a worker's batches after the ``first``."""
@@ -301,23 +201,27 @@ class RankRun:
     def begin(self) -> None:
         """Make the door, and load the run's checkpoint if it resumes from one; all ranks call it together."""
         self.door = door_for(self._settings, self.replica, self._calls)
-        self.milestones.begin(self.door)
+        state = self._checkpoints.load() if self._checkpoints else None
+        if state is not None:
+            self.first, self.accuracy_after = state["iteration"], state["accuracy_after"]
+            self.loss_after, self._losses = state["loss_after"], state["losses"]
+            self.replica.load_state(state["replica"])
+            self.door.remember(state["door"])
+        self.replica.seed_layers(self._exchange.rank)
 
     def iterate(self, after_iteration: AfterIteration | None = None) -> None:
-        """Do all iterations, each followed by ``after_iteration`` and the milestones."""
-        milestones = self.milestones
+        """Do all iterations, each followed by ``after_iteration`` and what is due."""
 
         def after(done: int) -> bool:
             is_over = after_iteration is not None and after_iteration(done)
-            return milestones.after_iteration(done) or bool(is_over)
+            return self._after_iteration(done) or bool(is_over)
 
-        batches, iterations = self.new_batches(milestones.first), self._settings.iterations
         iterate(
             self.replica,
             self.door,
-            batches,
-            iterations,
-            first=milestones.first,
+            self.new_batches(self.first),
+            self._settings.iterations,
+            first=self.first,
             after_iteration=after,
             timeline=self.timeline,
         )
@@ -329,10 +233,67 @@ class RankRun:
         It comes after the last reading of counters: the papers count a method's iterations, not this.
         """
         self.door.finish()
-        make_one_model(self.replica, self._exchange, self._settings.nodes)
+        self._make_one_model()
+
+    def measure(self) -> float:
+        """Return the accuracy on the test set, 0..1."""
+        images = torch.from_numpy(np.array(self._dataset.test_images))
+        labels = torch.from_numpy(np.array(self._dataset.test_labels))
+        return self.replica.accuracy(images, labels)
 
     @property
-    def final_loss(self) -> float | None:
-        """The loss of a worker's last batch; None: not finite."""
-        loss = self.timeline.last_loss
+    def loss(self) -> float | None:
+        """This worker's latest loss; None: none yet, or not finite."""
+        loss = self.replica.loss
         return loss if loss is not None and math.isfinite(loss) else None
+
+    @property
+    def latest_accuracy(self) -> float | None:
+        """The latest accuracy, 0..1; None: none measured yet, or not on this rank."""
+        return next(reversed(self.accuracy_after.values()), None)
+
+    def _make_one_model(self) -> None:
+        """Average the buffers and collect the parts of the model, so that every rank has one model; collective."""
+        average_buffers(self.replica, self._exchange, self._settings.nodes)
+        self.replica.collect(self._exchange)
+
+    def _after_iteration(self, done: int) -> bool:
+        """Do what is due after ``done`` iterations; return whether the run ends here."""
+        settings = self._settings
+        for watch in self.watches:
+            watch.after_iteration(done)
+        self._losses.append(math.nan if self.loss is None else self.loss)
+        is_measured = settings.eval_every > 0 and done % settings.eval_every == 0
+        is_over = is_measured and self._measure_together(done)
+        is_last = is_over or done == settings.iterations
+        if self._checkpoints is not None and (is_last or self._checkpoints.is_due(done)):
+            state = {
+                "iteration": done,
+                "accuracy_after": self.accuracy_after,
+                "loss_after": self.loss_after,
+                "losses": self._losses,
+                "replica": self.replica.state(),
+                "door": self.door.memory(),
+            }
+            self._checkpoints.save(state, done, self.latest_accuracy)
+        if self._progress is not None:
+            os.pwrite(self._progress, Step(done, self.loss, self.latest_accuracy).to_octets(), 0)
+        if self.board is not None:
+            rate = settings.learning_rate_at(done - 1)
+            accuracy = self.latest_accuracy if is_measured else None
+            self.board.add_scalars(done, loss=self.loss, learning_rate=rate, accuracy=accuracy)
+        return is_over
+
+    def _measure_together(self, done: int) -> bool:
+        """Measure on rank 0; return on all ranks, which wait for it, whether the accuracy suffices."""
+        self._make_one_model()
+        is_enough = np.zeros(1, np.float32)
+        if self._exchange.rank == 0:
+            accuracy = self.accuracy_after[str(done)] = self.measure()
+            is_enough[0] = accuracy >= (self._settings.stop_at_accuracy or math.inf)
+            if math.isfinite(loss := fmean(self._losses)):
+                self.loss_after[str(done)] = loss
+        self._losses.clear()
+        # Only rank 0 has measured: the sum gives all ranks its answer, so that they end together.
+        ring_allreduce(self._exchange, is_enough, tagged=False)
+        return bool(is_enough[0])

@@ -17,8 +17,8 @@ from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import UsageError
 from netoffload.lab.training import models
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.layers import FullyConnected
-from netoffload.lab.training.model_spec import SampleShape, Tokens
+from netoffload.lab.training.data_spec import SampleShape, Tokens
+from netoffload.lab.training.networks import FullyConnected, cross_entropy
 from netoffload.methods import Way
 from netoffload.methods.buckets import cut
 
@@ -68,7 +68,6 @@ def batch_octets(name: str, shape: SampleShape, batch: int) -> int:
 
     The model is on torch's meta device, so nothing is computed.
     """
-    model = models.get(name)
     kept: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -77,13 +76,13 @@ def batch_octets(name: str, shape: SampleShape, batch: int) -> int:
         return tensor
 
     with torch.device("meta"):
-        module = model.build(0, shape)
+        module = models.get(name).build(0, shape)
         if isinstance(shape, Tokens):
             samples = labels = torch.empty((batch, shape.length), dtype=torch.int64)
         else:
             samples, labels = torch.empty((batch, shape.features)), torch.empty(batch, dtype=torch.int64)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            model.loss(module(samples), labels)
+            cross_entropy(module(samples), labels)
     largest = 0
     for layer in module.modules():
         for parameter in layer.parameters(recurse=False):

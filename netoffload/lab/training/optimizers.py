@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from netoffload.config import check_choice, parse_parameters
@@ -17,47 +17,67 @@ from netoffload.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-SHARES: Final = ("momentum", "beta1", "beta2", "alpha")
+Limit = tuple[Callable[[float], bool], str]
+
+SHARE: Final[Limit] = (lambda value: 0 <= value < 1, "in 0..1 (1 excluded)")
+POSITIVE: Final[Limit] = (lambda value: 0 < value < math.inf, "more than 0")
+NOT_NEGATIVE: Final[Limit] = (lambda value: 0 <= value < math.inf, "0 or more")
+AT_LEAST_1: Final[Limit] = (lambda value: 1 <= value < math.inf, "at least 1")
+LIMITS: Final[Mapping[str, Limit]] = {
+    **dict.fromkeys(("momentum", "beta1", "beta2", "alpha"), SHARE),
+    **dict.fromkeys(("learning_rate", "epsilon"), POSITIVE),
+    **dict.fromkeys(("weight_decay", "power", "warmup", "iterations"), NOT_NEGATIVE),
+    **dict.fromkeys(("interval", "divisor"), AT_LEAST_1),
+}
+"""The values that parameters of optimizers and schedules may have."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Optimizer:
-    """The base of all optimizers; ``has_fused``: torch can do a step in one pass over memory."""
+class Limited:
+    """A dataclass whose fields obey :data:`LIMITS`."""
+
+    def __post_init__(self) -> None:
+        """Refuse other values."""
+        for name, value in dataclasses.asdict(self).items():
+            is_right, words = LIMITS.get(name, (lambda _: True, ""))
+            if not is_right(value):
+                raise UsageError(f"{name} is {value}: it must be {words}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer(Limited):
+    """The base of all optimizers, whose fields but the rate are torch's options.
+
+    Attributes:
+        torch_name: its class in ``torch.optim``.
+        memory_vectors: vectors as long as the parameters that it keeps, besides that of the momentum.
+        has_fused: torch can do a step in one pass over memory.
+    """
 
     learning_rate: float = 0.001
 
     torch_name: ClassVar[str]
+    memory_vectors: ClassVar[int] = 1
     has_fused: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        if not 0 < self.learning_rate < float("inf"):
-            raise UsageError(f"the learning rate {self.learning_rate} must be more than 0")
-        for name, value in dataclasses.asdict(self).items():
-            if name in SHARES and not 0 <= value < 1:
-                raise UsageError(f"{name} is {value}: it must be in 0..1 (1 excluded)")
-            if name == "weight_decay" and not 0 <= value < float("inf"):
-                raise UsageError(f"weight_decay is {value}: it must not be negative")
-            if name == "epsilon" and not 0 < value < float("inf"):
-                raise UsageError(f"epsilon is {value}: it must be more than 0")
 
     @property
     def vectors(self) -> int:
         """Number of vectors as long as the parameters that it keeps."""
-        return 1
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """torch's options without the learning rate."""
-        raise NotImplementedError
+        return self.memory_vectors + (getattr(self, "momentum", 0) > 0)
 
     def make(self, parameters: Iterable[torch.Tensor], *, fused: bool = False) -> torch.optim.Optimizer:
         """Return torch's optimizer; ``fused``: it steps in one pass over memory, if torch can do that."""
         import torch
 
-        kind = getattr(torch.optim, self.torch_name)
-        options = self.options | ({"fused": True} if fused and self.has_fused else {})
-        made: torch.optim.Optimizer = kind(parameters, lr=self.learning_rate, **options)
+        options: dict[str, Any] = dataclasses.asdict(self)
+        options["lr"] = options.pop("learning_rate")
+        if "epsilon" in options:
+            options["eps"] = options.pop("epsilon")
+        if "beta1" in options:
+            options["betas"] = options.pop("beta1"), options.pop("beta2")
+        if fused and self.has_fused:
+            options["fused"] = True
+        made: torch.optim.Optimizer = getattr(torch.optim, self.torch_name)(parameters, **options)
         return made
 
 
@@ -71,22 +91,13 @@ class Sgd(Optimizer):
     nesterov: bool = False
 
     torch_name = "SGD"
+    memory_vectors = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
         super().__post_init__()
         if self.nesterov and not self.momentum:
             raise UsageError("Nesterov's momentum needs a momentum: sgd:momentum=0.9,nesterov=true")
-
-    @property
-    def vectors(self) -> int:
-        """See :attr:`Optimizer.vectors`."""
-        return int(self.momentum > 0)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """See :attr:`Optimizer.options`."""
-        return {"momentum": self.momentum, "weight_decay": self.weight_decay, "nesterov": self.nesterov}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,16 +110,7 @@ class Adam(Optimizer):
     weight_decay: float = 0.0
 
     torch_name = "Adam"
-
-    @property
-    def vectors(self) -> int:
-        """See :attr:`Optimizer.vectors`."""
-        return 2
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """See :attr:`Optimizer.options`."""
-        return {"betas": (self.beta1, self.beta2), "eps": self.epsilon, "weight_decay": self.weight_decay}
+    memory_vectors = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,17 +134,6 @@ class RmsProp(Optimizer):
     torch_name = "RMSprop"
     has_fused = False
 
-    @property
-    def vectors(self) -> int:
-        """See :attr:`Optimizer.vectors`."""
-        return 1 + (self.momentum > 0)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """See :attr:`Optimizer.options`."""
-        more = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return {"alpha": self.alpha, "eps": self.epsilon, **more}
-
 
 @dataclasses.dataclass(frozen=True)
 class Adagrad(Optimizer):
@@ -153,11 +144,6 @@ class Adagrad(Optimizer):
     weight_decay: float = 0.0
 
     torch_name = "Adagrad"
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """See :attr:`Optimizer.options`."""
-        return {"eps": self.epsilon, "weight_decay": self.weight_decay}
 
 
 OPTIMIZERS: Final[dict[str, type[Optimizer]]] = {
@@ -171,16 +157,10 @@ OPTIMIZERS: Final[dict[str, type[Optimizer]]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class Schedule(Limited):
     """The base of all schedules, whose rate is constant after it has risen in ``warmup`` equal steps."""
 
     warmup: int = dataclasses.field(default=0, kw_only=True)
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        for name in ("warmup", "iterations"):
-            if getattr(self, name, 0) < 0:
-                raise UsageError(f"{name} is {getattr(self, name)}: it must not be negative")
 
     def rate_at(self, first: float, iteration: int) -> float:
         """Return the learning rate of an iteration if it starts at ``first``."""
@@ -203,14 +183,6 @@ class StepDecay(Schedule):
 
     divisor: float = 10.0
     interval: int = 1000
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        super().__post_init__()
-        if self.interval < 1:
-            raise UsageError(f"learning_rate_interval is {self.interval}: it must be at least 1")
-        if not 1 <= self.divisor < math.inf:
-            raise UsageError(f"the learning rate's divisor is {self.divisor}: it must be at least 1")
 
     def _rate_at(self, first: float, iteration: int) -> float:
         return first / self.divisor ** (iteration // self.interval)
@@ -240,12 +212,6 @@ class Polynomial(Schedule):
 
     power: float = 0.5
     iterations: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        super().__post_init__()
-        if not 0 <= self.power < math.inf:
-            raise UsageError(f"power is {self.power}: it must not be negative")
 
     def _rate_at(self, first: float, iteration: int) -> float:
         return float(first * max(0.0, 1 - iteration / self.iterations) ** self.power)

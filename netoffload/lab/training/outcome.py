@@ -58,8 +58,16 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Coded:
-    """What a rank compressed by itself: octets before and after, floats by class, seconds."""
+    """What was compressed of a rank's octets.
 
+    Attributes:
+        nic_octets: octets of its tagged connections that its NIC compressed.
+        no_gain_segments: segments that would not shrink.
+        raw_octets: what the rank compressed by itself, before, with its classes and seconds.
+    """
+
+    nic_octets: int
+    no_gain_segments: int
     raw_octets: int
     payload_octets: int
     classes: ClassCounts
@@ -69,6 +77,8 @@ class Coded:
         """Return the increase since ``other``."""
         now, then = dataclasses.astuple(self.classes), dataclasses.astuple(other.classes)
         return Coded(
+            self.nic_octets - other.nic_octets,
+            self.no_gain_segments - other.no_gain_segments,
             self.raw_octets - other.raw_octets,
             self.payload_octets - other.payload_octets,
             ClassCounts(*(after - before for after, before in zip(now, then, strict=True))),
@@ -103,10 +113,8 @@ class Parts:
 class RankOutcome:
     """The result of one rank; only rank 0 has ``accuracy`` to ``versions``, and ``loss_after``.
 
-    ``sent``, ``compressed_octets``, ``no_gain_segments`` and ``coded`` count the timed iterations: what the rank handed
-    to its sockets, octets of its tagged connections that its NIC compressed, segments that would not shrink, and what
-    the rank compressed itself. Earlier commands did the first ``first_iteration`` iterations. ``peak_memory_octets`` is
-    the largest resident memory, libraries included.
+    ``sent``, what the rank handed to its sockets, and ``coded`` count the timed iterations. Earlier commands did the
+    first ``first_iteration`` iterations. ``peak_memory_octets`` is the largest resident memory, libraries included.
     """
 
     rank: int
@@ -121,8 +129,6 @@ class RankOutcome:
     versions: Versions | None
     parameters: int
     sent: Sent
-    compressed_octets: int
-    no_gain_segments: int
     coded: Coded
     peak_memory_octets: int
     first_iteration: int = 0
@@ -143,8 +149,6 @@ class RankOutcome:
             raise RunError(f"rank {rank} did not leave its result: {error}") from error
         return decode_dataclass(cls, value, str(path))
 
-
-FLOAT_OCTETS: Final = 4
 
 COMPRESSED_SHARE_MIN: Final = 0.98
 """Least share of a rank's tagged octets that its NIC must compress, without segments that would not shrink.
@@ -228,8 +232,8 @@ def check_traffic(settings: TrainSettings, traffic: Traffic, outcomes: Sequence[
                 f"{node.tx_octets} octets crossed the wire of {node.name}, rank {rank} sent "
                 f"{sent.octets}: the ranks did not talk over the shaped links"
             )
-        compressed = outcome.compressed_octets
-        excused = min(outcome.no_gain_segments * SEGMENT_OCTETS_MAX, compressed)
+        compressed = outcome.coded.nic_octets + outcome.coded.raw_octets
+        excused = min(outcome.coded.no_gain_segments * SEGMENT_OCTETS_MAX, compressed)
         if compressed + excused < COMPRESSED_SHARE_MIN * sent.tagged_octets:
             raise RunError(
                 f"the NIC of {node.name} compressed {compressed} of {sent.tagged_octets} tagged octets of rank {rank}: "

@@ -49,7 +49,7 @@ from netoffload.compressors import Compressor, Layout
 from netoffload.lab.training import data
 from netoffload.lab.training.config import Parallel, TrainSettings
 from netoffload.lab.training.dataset import Dataset
-from netoffload.lab.training.layers import FullyConnected
+from netoffload.lab.training.networks import FullyConnected
 from netoffload.lab.training.replica import Batches, Replica, Travel, accuracy_of, build_model
 from netoffload.methods import Sent
 
@@ -289,7 +289,7 @@ class Join:
 class GatheredProduct(torch.autograd.Function):
     """A part of a fully connected layer that gathers its inputs, and in backward sends their errors to their ranks.
 
-    It writes gradients into given memory, as :class:`~netoffload.lab.training.layers.LinearInPlace` does.
+    It writes gradients into given memory, as :class:`~netoffload.lab.training.networks.LinearInPlace` does.
     """
 
     @staticmethod

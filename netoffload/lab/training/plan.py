@@ -77,43 +77,17 @@ def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> l
 
 
 @dataclasses.dataclass(frozen=True)
-class Capture:
-    """The file for gradients of rank 0 (float32[vectors, n], .npy), which are kept every ``every`` iterations.
-
-    At most :data:`netoffload.lab.training.capture.MAX_VECTORS` vectors are kept.
-    """
-
-    path: Path
-    every: int = 50
-
-    def check(self, runs: Sequence[Planned]) -> None:
-        """Refuse before anything is built."""
-        if len(runs) != 1:
-            raise UsageError("--capture keeps gradients of a single run: give one --exchange and one seed")
-        iterations = runs[0].settings.iterations
-        if not 1 <= self.every <= iterations:
-            raise UsageError(f"no gradient to capture every {self.every} of {iterations} iterations: choose fewer")
-        results.check_writable(self.path)
-
-    def keep(self, result_folder: Path) -> None:
-        """Move rank 0's gradients to the file, and their description beside it."""
-        try:
-            shutil.move(result_folder / CAPTURE_FILE, self.path)
-            shutil.move(result_folder / LAYERS_FILE, self.path.with_suffix(".layers.json"))
-        except OSError as error:
-            raise UsageError(f"cannot write {self.path}: {error}") from error
-
-
-@dataclasses.dataclass(frozen=True)
 class Outputs:
-    """The outputs of a series of runs beside its records.
+    """The outputs of a series of runs beside its records; folders have a folder for each run.
 
     Attributes:
-        checkpoint: folder of checkpoints, with a folder for each run; None: no checkpoints.
-        tensorboard: folder of event files, with a folder for each run; None: no event files.
+        capture: file for gradients of rank 0 (:mod:`netoffload.lab.training.capture`).
+        checkpoint: folder of checkpoints.
+        tensorboard: folder of event files.
     """
 
-    capture: Capture | None = None
+    capture: Path | None = None
+    capture_every: int = 50
     checkpoint: Path | None = None
     checkpoint_every: int = 100
     resume: bool = False
@@ -127,7 +101,12 @@ class Outputs:
     def check(self, runs: Sequence[Planned], nic: NicSettings | None) -> None:
         """Refuse before anything is built."""
         if self.capture is not None:
-            self.capture.check(runs)
+            if len(runs) != 1:
+                raise UsageError("--capture keeps gradients of a single run: give one --exchange and one seed")
+            every, iterations = self.capture_every, runs[0].settings.iterations
+            if not 1 <= every <= iterations:
+                raise UsageError(f"no gradient to capture every {every} of {iterations} iterations: choose fewer")
+            results.check_writable(self.capture)
         if self.tensorboard is not None:
             check_tensorboard()
             _check_folder(self.tensorboard)
@@ -172,6 +151,16 @@ class Outputs:
         if asked := self.checkpointing(run, nic):
             line = results.to_line(record).encode() + b"\n"
             checkpoint.write_whole(Path(asked.folder) / RECORD_FILE, lambda file: file.write(line))
+
+    def keep_capture(self, result_folder: Path) -> None:
+        """Move rank 0's gradients to their file, and their description beside it."""
+        if self.capture is None:
+            return
+        try:
+            shutil.move(result_folder / CAPTURE_FILE, self.capture)
+            shutil.move(result_folder / LAYERS_FILE, self.capture.with_suffix(".layers.json"))
+        except OSError as error:
+            raise UsageError(f"cannot write {self.capture}: {error}") from error
 
 
 def _check_folder(path: Path) -> None:

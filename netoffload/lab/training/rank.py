@@ -7,7 +7,6 @@ files. Every rank leaves ``rank<r>.json``, a :class:`RankOutcome`, from which th
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import os
 import platform
@@ -45,108 +44,76 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     """Train as one rank and return its result; all ranks call it together."""
     settings, exchange = job.settings, comm.exchange()
     run = RankRun(settings, open_saved(Path(job.dataset)), comm.calls(), job.checkpointing)
-    rank, replica, milestones = exchange.rank, run.replica, run.milestones
+    rank, replica = exchange.rank, run.replica
     if rank == 0:
-        milestones.show_progress_in(folder)
+        run.show_progress_in(folder)
     warm_up(settings, replica, comm.calls(), run.new_batches())
     run.begin()
-    watched = Watched(job, run) if rank == 0 else None
+    kept = _watch(job, run) if rank == 0 else None
     barrier(exchange)
-    compressed_before = Compressed.of(comm)
+    coded_before = _coded(comm)
     before = read_meter() if rank == 0 else None
     barrier(exchange)
-    run.iterate(watched.after_iteration if watched else None)
+    run.iterate()
     barrier(exchange)
     traffic = traffic_between(before, read_meter()) if before is not None else None
-    compressed = Compressed.of(comm) - compressed_before
+    coded = _coded(comm) - coded_before
     barrier(exchange)
     run.finish()
-    if watched is not None:
-        watched.write(folder)
+    if kept is not None:
+        kept.write(folder, replica.layers)
+    if run.board is not None:
+        run.board.close()
     return RankOutcome(
         rank=rank,
         is_worker=run.is_worker,
         wall_s=tuple(run.timeline.wall_s),
         parts=tuple(run.timeline.parts),
         sha256=replica.digest(),
-        final_loss=run.final_loss,
-        accuracy=milestones.measure() if rank == 0 else None,
-        accuracy_after=milestones.accuracy_after,
+        final_loss=run.loss,
+        accuracy=run.measure() if rank == 0 else None,
+        accuracy_after=run.accuracy_after,
         traffic=traffic,
         versions=_versions() if rank == 0 else None,
         parameters=replica.parameter_count,
         sent=run.sent,
-        compressed_octets=compressed.nic_octets + compressed.coded.raw_octets,
-        no_gain_segments=compressed.no_gain_segments,
-        coded=compressed.coded,
+        coded=coded,
         peak_memory_octets=peak_memory_octets(),
-        first_iteration=milestones.first,
-        loss_after=milestones.loss_after,
+        first_iteration=run.first,
+        loss_after=run.loss_after,
     )
 
 
-class Watched:
-    """A capture and TensorBoard, which get rank 0's gradients."""
+def _watch(job: RankJob, run: RankRun) -> Kept | None:
+    """Show this rank's gradients to TensorBoard and to a capture, which is returned, as the job says."""
+    replica, kept = run.replica, Kept() if job.capture_every else None
+    if kept is not None:
+        run.watches.append(Watch(replica, job.capture_every, kept.keep))
+    if job.tensorboard:
+        board = run.board = Board(Path(job.tensorboard), replica.layers)
 
-    def __init__(self, job: RankJob, run: RankRun) -> None:
-        self._replica = replica = run.replica
-        self._watches: list[Watch] = []
-        self._board: Board | None = None
-        self._kept = Kept() if job.capture_every else None
-        if self._kept is not None:
-            self._watches.append(Watch(replica, job.capture_every, self._kept.keep))
-        if job.tensorboard:
-            self._board = run.milestones.board = Board(Path(job.tensorboard), replica.layers)
-            every = job.settings.eval_every or max(1, job.settings.iterations // HISTOGRAMS)
-            self._watches.append(Watch(replica, every, self._add_histograms))
+        def add_histograms(iteration: int, gradient: Float32Array) -> None:
+            board.add_histograms(iteration, "gradient", gradient)
+            board.add_histograms(iteration, "weight", replica.parameters)
 
-    def after_iteration(self, done: int) -> None:
-        """Pass on the gradients of an iteration."""
-        for watch in self._watches:
-            watch.after_iteration(done)
-
-    def write(self, folder: Path) -> None:
-        """Write the rest of the TensorBoard file, and the capture into the result folder."""
-        if self._kept is not None:
-            self._kept.write(folder, self._replica.layers)
-        if self._board is not None:
-            self._board.close()
-
-    def _add_histograms(self, iteration: int, gradient: Float32Array) -> None:
-        assert self._board is not None
-        self._board.add_histograms(iteration, "gradient", gradient)
-        self._board.add_histograms(iteration, "weight", self._replica.parameters)
-
-
-@dataclasses.dataclass(frozen=True)
-class Compressed:
-    """What was compressed of this rank's octets so far: by its NIC (0 without one), and by the rank itself."""
-
-    nic_octets: int
-    no_gain_segments: int
-    coded: Coded
-
-    @classmethod
-    def of(cls, comm: CompComm) -> Compressed:
-        """Read the counts, from the NIC if there is one."""
-        totals = comm.totals()
-        if totals.nic is None or totals.nic_counters is None:
-            return cls(0, 0, _coded(comm))
-        return cls(totals.nic.raw_octets, totals.nic_counters["bypass_no_gain"], _coded(comm))
-
-    def __sub__(self, other: Compressed) -> Compressed:
-        """Return the increase since ``other``."""
-        segments = self.no_gain_segments - other.no_gain_segments
-        return Compressed(self.nic_octets - other.nic_octets, segments, self.coded - other.coded)
+        every = job.settings.eval_every or max(1, job.settings.iterations // HISTOGRAMS)
+        run.watches.append(Watch(replica, every, add_histograms))
+    return kept
 
 
 def _coded(comm: CompComm) -> Coded:
-    """Return what this rank has compressed by itself so far."""
-    exchange, is_coding = comm.exchange(), comm.offload() is Offload.INLINE
-    raw_octets = exchange.sent_octets([Lane.TAGGED]) if is_coding else 0
-    classes = ClassCounts(*exchange.coded_classes().tolist())
+    """Return what was compressed of this rank's octets so far, by its NIC (0 without one) and by the rank itself."""
+    totals, exchange = comm.totals(), comm.exchange()
+    raw_octets = exchange.sent_octets([Lane.TAGGED]) if comm.offload() is Offload.INLINE else 0
     saved_octets, codec_s = exchange.coding()
-    return Coded(raw_octets, raw_octets - saved_octets, classes, codec_s)
+    return Coded(
+        nic_octets=totals.nic.raw_octets if totals.nic else 0,
+        no_gain_segments=totals.nic_counters["bypass_no_gain"] if totals.nic_counters else 0,
+        raw_octets=raw_octets,
+        payload_octets=raw_octets - saved_octets,
+        classes=ClassCounts(*exchange.coded_classes().tolist()),
+        codec_s=codec_s,
+    )
 
 
 def _versions() -> Versions:

@@ -30,7 +30,7 @@ from netoffload.collectives import Exchange
 from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.training.capture import Layer
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.layers import FullyConnected
+from netoffload.lab.training.networks import FullyConnected, cross_entropy
 from netoffload.methods import Sent
 
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
@@ -41,7 +41,7 @@ Observe = Callable[[int, Float32Array], None]
 PASS_SAMPLES: Final = 1000
 PASS_VALUES: Final = 1000 * 3 * 32 * 32
 PASS_LABELS: Final = 16_000
-"""Most labels of one pass of an evaluation; the two limits above count its samples and its values."""
+"""Limits of one pass of an evaluation, which bound its memory."""
 
 
 _drawing = threading.Lock()
@@ -67,6 +67,7 @@ class Replica:
     """A model over flat buffers, with the optimizer that changes it.
 
     Attributes:
+        module: the network, whose parameters and gradients are views of the flat buffers.
         parameters: float32[n]; the workers must agree on it bit for bit.
         gradient: float32[n], written by :meth:`backward`, averaged by the run's door, read by :meth:`update`.
         optimizer: changes the parameters, as the doors of ``netoffload.torch`` expect one.
@@ -81,15 +82,15 @@ class Replica:
         self.iteration = 0
         self.observe: Observe = lambda _start, _values: None
         self._loss_factor = settings.loss_scale
-        self._module = module or build_model(settings)
+        self.module = module or build_model(settings)
         # Only FullyConnected overwrites its gradients; torch's own layers add to what is there.
         self._adds_gradients = any(
             list(layer.parameters(recurse=False)) and not isinstance(layer, FullyConnected)
-            for layer in self._module.modules()
+            for layer in self.module.modules()
         )
-        self._draws = any(isinstance(layer, nn.Dropout) for layer in self._module.modules())
+        self._draws = any(isinstance(layer, nn.Dropout) for layer in self.module.modules())
         self.loss: float | None = None
-        named = dict(self._module.named_parameters())
+        named = dict(self.module.named_parameters())
         offsets = itertools.accumulate((tensor.numel() for tensor in named.values()), initial=0)
         self.layers = tuple(
             Layer(name, tuple(tensor.shape), offset, tensor.numel())
@@ -112,14 +113,9 @@ class Replica:
         self.optimizer = ReplicaOptimizer(self)
 
     @property
-    def module(self) -> nn.Module:
-        """The network, whose parameters and gradients are views of the flat buffers."""
-        return self._module
-
-    @property
     def travelling(self) -> dict[str, nn.Parameter]:
         """The parameters whose gradients ranks exchange, by name: the first ones of both buffers."""
-        return dict(self._module.named_parameters())
+        return dict(self.module.named_parameters())
 
     @property
     def update_s(self) -> float:
@@ -144,7 +140,7 @@ class Replica:
         """
         if self._adds_gradients:
             self._flat_gradient.zero_()
-        loss, factor = self._settings.model_spec.loss(self.training_outputs(images), labels), self._loss_factor
+        loss, factor = cross_entropy(self.training_outputs(images), labels), self._loss_factor
         on_loss()
         (loss if factor == 1 else loss * factor).backward()  # type: ignore[no-untyped-call]
         self.loss = float(loss.detach())
@@ -154,7 +150,7 @@ class Replica:
         """Return the model's outputs for a batch in training."""
         with _drawing if self._draws else contextlib.nullcontext():
             self._seed_layers_by(self._rank)
-            outputs: torch.Tensor = self._module(images)
+            outputs: torch.Tensor = self.module(images)
         return outputs
 
     def update(self) -> None:
@@ -200,13 +196,13 @@ class Replica:
 
     def buffers(self) -> Float32Array:
         """Return a copy of the model's buffers, such as BatchNorm's statistics, float32[m]."""
-        parts = [buffer.detach().reshape(-1).to(torch.float32) for buffer in self._module.buffers()]
+        parts = [buffer.detach().reshape(-1).to(torch.float32) for buffer in self.module.buffers()]
         return torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
 
     def set_buffers(self, values: Float32Array) -> None:
         """Write values as :meth:`buffers` returns them; counters of the model get the nearest whole number."""
         offset, flat = 0, torch.from_numpy(values)
-        for buffer in self._module.buffers():
+        for buffer in self.module.buffers():
             part = flat[offset : offset + buffer.numel()].view_as(buffer)
             buffer.copy_(part if buffer.is_floating_point() else part.round())
             offset += buffer.numel()
@@ -215,14 +211,14 @@ class Replica:
         """Return the state for :meth:`load_state`: tensors that share this replica's memory."""
         return {
             "parameters": self._flat_parameters,
-            "buffers": list(self._module.buffers()),
+            "buffers": list(self.module.buffers()),
             "optimizer": self._optimizer.state_dict(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take over a state of :meth:`state`; the optimizer keeps its tensors."""
         self._flat_parameters.copy_(state["parameters"])
-        for buffer, saved in zip(self._module.buffers(), state["buffers"], strict=True):
+        for buffer, saved in zip(self.module.buffers(), state["buffers"], strict=True):
             buffer.copy_(saved)
         self._optimizer.load_state_dict(state["optimizer"])
 
@@ -235,11 +231,11 @@ class Replica:
     def outputs(self, samples: torch.Tensor) -> list[Float32Array]:
         """Return the outputs of every layer with weights, after its ReLU if that works in place."""
         kept: list[torch.Tensor] = []
-        layers = [layer for layer in self._module.modules() if list(layer.parameters(recurse=False))]
+        layers = [layer for layer in self.module.modules() if list(layer.parameters(recurse=False))]
         hooks = [layer.register_forward_hook(lambda _layer, _in, out: kept.append(out)) for layer in layers]
         try:
             with torch.no_grad():
-                self._module(samples)
+                self.module(samples)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -247,7 +243,7 @@ class Replica:
 
     def accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
         """Return :func:`accuracy_of` the model."""
-        return accuracy_of(self._module, images, labels)
+        return accuracy_of(self.module, images, labels)
 
 
 class ReplicaOptimizer(torch.optim.Optimizer):
@@ -290,13 +286,8 @@ class Watch:
 def accuracy_of(module: nn.Module, samples: torch.Tensor, labels: torch.Tensor) -> float:
     """Return the share of labels that are the largest output, of sequences over all their places.
 
-    Layers that differ between training and use (dropout, BatchNorm) do as in use. A pass takes no more samples than
-    :data:`PASS_SAMPLES`, nor more values or labels than bound its memory.
-
-    Args:
-        module: model with outputs float32[n, classes] or float32[n, length, classes].
-        samples: float32[n, features] or int64[n, length].
-        labels: int64[n] or int64[n, length].
+    Layers that differ between training and use (dropout, BatchNorm) do as in use. Samples are float32[n, features] or
+    int64[n, length], labels int64[n] or int64[n, length].
     """
     each = (PASS_SAMPLES, PASS_VALUES // samples[0].numel(), PASS_LABELS // labels[0].numel())
     step = max(1, min(each))

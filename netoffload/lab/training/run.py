@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import NetOffloadError, ReplicaError, RunError, UsageError
 from netoffload.lab import results
 from netoffload.lab.results import Record, Spread, Timing, Traffic
@@ -26,13 +27,12 @@ from netoffload.lab.testbed import (
     prepared_ranks,
     run_ranks,
 )
-from netoffload.lab.training import data
+from netoffload.lab.training import IMPORTED, data
 from netoffload.lab.training.config import RankJob, TrainSettings
 from netoffload.lab.training.dataset import Dataset, save
 from netoffload.lab.training.memory import check_memory
-from netoffload.lab.training.outcome import FLOAT_OCTETS, Parts, RankOutcome, Step, check_traffic, with_coded
+from netoffload.lab.training.outcome import Parts, RankOutcome, Step, check_traffic, with_coded
 from netoffload.lab.training.plan import BASELINES, NO_OUTPUTS, Outputs, Planned, plan_runs
-from netoffload.lab.training.rank_imports import IMPORTED
 from netoffload.methods import Way
 
 PROGRESS_INTERVAL_S: Final = 0.2
@@ -176,12 +176,17 @@ def run_one(
     outputs: Outputs = NO_OUTPUTS,
 ) -> Record:
     """Do one run on a testbed that is up; see :func:`run_all`."""
-    settings, folder, capture = run.settings, bed.make_scratch(), outputs.capture
-    job = RankJob(settings, str(datasets.saved(settings, bed)), capture.every if capture else 0)
-    if settings.is_inline and testbed.nic is not None:
-        job = dataclasses.replace(job, codec=testbed.nic.codec, bound_k=testbed.nic.bound_k)
-    board = str(outputs.tensorboard.absolute() / run.folder) if outputs.tensorboard else None
-    job = dataclasses.replace(job, checkpointing=outputs.checkpointing(run, testbed.nic), tensorboard=board)
+    settings, folder, nic = run.settings, bed.make_scratch(), testbed.nic
+    coding = nic if settings.is_inline else None
+    job = RankJob(
+        settings,
+        str(datasets.saved(settings, bed)),
+        capture_every=outputs.capture_every if outputs.capture else 0,
+        codec=coding.codec if coding else None,
+        bound_k=coding.bound_k if coding else None,
+        checkpointing=outputs.checkpointing(run, nic),
+        tensorboard=str(outputs.tensorboard.absolute() / run.folder) if outputs.tensorboard else None,
+    )
     job_file = folder / "job.json"
     job.write(job_file)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -189,13 +194,12 @@ def run_one(
     on_progress(run.name, Step(0))
     with _watching(folder, lambda step: on_progress(run.name, step)):
         run_ranks(bed, range(settings.ranks), argv, timeout_s=time_limit_s(settings, testbed.rate_bps))
-    if capture is not None:
-        capture.keep(folder)
+    outputs.keep_capture(folder)
     outcomes = [RankOutcome.read(folder, rank) for rank in range(settings.ranks)]
     # A run without NICs must not look like one with their codec, unless the ranks used the codec themselves.
     used = testbed if run.has_nics or settings.is_inline else dataclasses.replace(testbed, nic=None)
     record = make_record(settings, used, bed.rate_bps_measured, started, outcomes)
-    outputs.keep(run, testbed.nic, record)
+    outputs.keep(run, nic, record)
     return record
 
 
@@ -321,34 +325,19 @@ def _mean_per_iteration(series: Sequence[Sequence[float]]) -> list[float]:
 def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters: int) -> results.Configuration:
     nic: NicSettings | None = testbed.nic
     settings = settings.resolved()
-    return results.Configuration(
-        model=settings.model,
-        exchange=settings.method,
-        nodes=settings.nodes,
-        iterations=settings.iterations,
-        seed=settings.seed,
-        batch=settings.batch,
-        learning_rate=settings.optimizer_spec.learning_rate,
-        learning_rate_divisor=settings.learning_rate_divisor or 1.0,
-        learning_rate_interval=settings.learning_rate_interval or settings.iterations,
-        momentum=settings.momentum or 0.0,
-        weight_decay=settings.weight_decay or 0.0,
-        loss_scale=settings.loss_scale,
-        data=settings.data_spec.name,
-        parameters=parameters,
-        codec=nic.codec if nic else None,
-        bound_k=nic.bound_k if nic else None,
-        packing=nic.packing if nic and not settings.is_inline else None,
-        rate_bps=testbed.rate_bps,
-        mtu=testbed.mtu,
-        error_feedback=settings.error_feedback,
-        sharing=settings.sharing,
-        offload=settings.offload,
-        optimizer=settings.optimizer or "",
-        schedule=settings.schedule or "",
-        clip_norm=settings.clip_norm,
-        bucket_mb=settings.bucket_mb,
-        parallel=settings.parallel,
-        activations=settings.activations,
-        sub_batches=settings.sub_batches,
-    )
+    names = {field.name for field in dataclasses.fields(results.Configuration)}
+    values = {name: value for name, value in dataclasses.asdict(settings).items() if name in names}
+    values |= {
+        "exchange": settings.method,
+        "learning_rate_divisor": settings.learning_rate_divisor or 1.0,
+        "learning_rate_interval": settings.learning_rate_interval or settings.iterations,
+        "momentum": settings.momentum or 0.0,
+        "weight_decay": settings.weight_decay or 0.0,
+        "parameters": parameters,
+        "codec": nic.codec if nic else None,
+        "bound_k": nic.bound_k if nic else None,
+        "packing": nic.packing if nic and not settings.is_inline else None,
+        "rate_bps": testbed.rate_bps,
+        "mtu": testbed.mtu,
+    }
+    return results.Configuration(**values)

@@ -13,12 +13,24 @@ from netoffload.codec import get
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CodecError, UsageError
 from netoffload.lab.models import hardware
-from netoffload.lab.models.hardware import MEANING, MODELLED, Engine, Port, Wait, paced
-from netoffload.lab.models.hardware.blocks import blocks_of
-from netoffload.lab.models.hardware.engines import REGISTER_BITS, clocked
-from netoffload.lab.models.hardware.ports import beats_of
+from netoffload.lab.models.hardware import (
+    MODELLED,
+    REGISTER_BITS,
+    Engine,
+    Port,
+    Wait,
+    beats_of,
+    blocks_of,
+    clocked,
+)
 from tests.shared.commands import netoffload, refusal
 from tests.shared.example_counts import examples
+
+
+def paced(beats: int, cycles: int) -> hardware.Timing:
+    """The timing of a port that is ready in ``beats`` of every ``cycles`` cycles, evenly spread."""
+    return lambda cycle: (cycle + 1) * beats // cycles > cycle * beats // cycles
+
 
 every_codec = pytest.mark.parametrize("codec", MODELLED)
 
@@ -232,10 +244,6 @@ def test_what_the_engines_are_made_of() -> None:
     assert hardware.Decompressor.circuit.width_bits == 520 + 520 + 32 * sum(range(1, 9))
     rows = (0, 3, 4, 4, 5, 5, 5, 5)
     assert hardware.Decompressor.circuit.multiplexers == (6 + 6) * 520 + sum(32 * (i + 1) * rows[i] for i in range(8))
-
-
-def test_every_reason_to_wait_says_what_it_is() -> None:
-    assert set(MEANING) == set(Wait)
 
 
 def model_engine(*words: str) -> subprocess.CompletedProcess[str]:

@@ -9,9 +9,9 @@ import pytest
 
 from netoffload.errors import RunError, UsageError
 from netoffload.lab import papers, results
-from netoffload.lab.papers import page, web
-from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
-from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step
+from netoffload.lab.bench.eight_bit import PRINTED
+from netoffload.lab.papers import eight_bit, page, terngrad, web
+from netoffload.lab.papers.item import HOLDS, Claim, Item, Json, Paper, Reading, Setting, Standing, Step, printed
 from netoffload.lab.papers.reproduction import Reproduction
 from netoffload.lab.reports import Panel, Series
 from tests.shared.commands import netoffload
@@ -28,22 +28,25 @@ def measured(key: str) -> Json:
     return {"value": 2.5}
 
 
-def made_item(*keys: str, data: tuple[str, ...] = (), name: str = "made-item") -> Item:
+class MadeItem(Item):
+    claims = (
+        Claim("a", "near", 2.4, "x", "Table 1", within=0.2),
+        Claim("b", "far", 9.0, "x", "Table 1", within=0.2),
+        Claim("c", "no <way>", 1.0, "x", "Fig. 1", Standing.NOT_HERE, why="no GPU"),
+        Claim("d", "is so", 1.0, HOLDS, "Fig. 2", Standing.SCALED),
+    )
+
+
+def made_item(*keys: str, data: str | None = None, name: str = "made-item") -> Item:
     def steps(_is_full: bool) -> list[Step]:
-        return [Step(key, lambda _setting, key=key: measured(key), data) for key in keys]  # type: ignore[misc]
+        return [Step.of(lambda _setting, key: measured(key), key, data=data) for key in keys]
 
     def read(values: Mapping[str, Json]) -> Reading:
         found = {key: value["value"] for key, value in values.items()}
         panel = Panel("bars", "what", "unit", (Series("here", tuple(found), tuple(found.values())),))
         return Reading(found, [panel] if found else [], ["It was measured."])
 
-    claims = [
-        Claim("a", "near", 2.4, "x", "Table 1", within=0.2),
-        Claim("b", "far", 9.0, "x", "Table 1", within=0.2),
-        not_here("c", "no <way>", 1.0, "x", "Fig. 1", "no GPU"),
-        holds("d", "is so", "Fig. 2"),
-    ]
-    return Item(name, "A made item", claims, "Smaller.", steps, read)
+    return MadeItem(name, "A made item", "Smaller.", steps, read)
 
 
 def run(item: Item, folder: Path, data: Mapping[str, Path] | None = None, *, is_full: bool = False) -> list[str]:
@@ -80,7 +83,7 @@ def test_a_record_says_where_it_comes_from(tmp_path: Path) -> None:
 def test_what_fails_or_lacks_data_does_not_stop_the_rest(tmp_path: Path) -> None:
     assert run(made_item("broken", "b"), tmp_path) == ["made-item: broken failed: a rank fell over"]
     assert done == ["broken", "b"]
-    (missed,) = run(made_item("m", data=("mnist",)), tmp_path, {"mnist": tmp_path / "nowhere"})
+    (missed,) = run(made_item("m", data="mnist"), tmp_path, {"mnist": tmp_path / "nowhere"})
     assert missed.startswith("made-item: m left out: it needs --mnist DIR")
     assert done == []
 
@@ -131,6 +134,9 @@ def test_items_are_read_from_nothing_and_say_why_not(name: str) -> None:
     item = papers.items()[name]
     assert item.read({}).found == {} or name.endswith("model")
     assert {claim.standing for claim in item.claims} & {Standing.COMPARABLE, Standing.SCALED}
+    assert len({claim.id for claim in item.claims}) == len(item.claims)
+    assert all(claim.why for claim in item.claims if claim.standing is Standing.NOT_HERE)
+    assert item.setting
     for effort in (False, True):
         keys = [step.key for step in item.steps(effort)]
         assert len(set(keys)) == len(keys) > 0
@@ -155,6 +161,36 @@ def test_the_command_reproduces_what_takes_no_time(tmp_path: Path) -> None:
     verdicts = {row["claim"]: row["verdict"] for row in rows}
     assert verdicts["4 GPUs, NervanaGPU, 32 bits: speed-up"] == "agrees"
     assert verdicts["4 GPUs, 32 bits: sum of the printed terms"] == "differs"
+
+
+def test_dettmers_formulas_give_his_printed_digits_but_for_those_that_no_formula_gives() -> None:
+    item, made = papers.items()["eightbit-speedups"], eight_bit._speedups(Setting(False))
+    differing = {claim.id for claim in item.claims if claim.verdict(made.get(claim.id)) == "differs"}
+    rounded = {"96 NervanaGPU 512 8", "96 NervanaGPU 1024 8", "96 convnet2 2048 8", "96 convnet2 12288 32"}
+    from_table5 = {claim.id for claim in item.claims if claim.id.startswith("sync")}
+    assert differing == {"penalty 32", "pass 12288 32"} | rounded | from_table5
+    near = {name: value for name, value in printed(item.name).items() if name in differing - from_table5}
+    assert {name: made[name] for name in near} == pytest.approx(near, rel=0.03)
+
+
+def test_table_2_is_that_of_the_bench() -> None:
+    theirs = printed("eightbit-table2")
+    rows = {f"{distribution} {kind}": row for (distribution, kind), row in PRINTED.items()}
+    assert {name: (theirs[f"absolute.{name}"], theirs[f"relative.{name}"]) for name in rows} == rows
+
+
+def test_terngrads_equations_by_hand() -> None:
+    cluster, profile = terngrad.Cluster(1e9, 2e9, 1e8, 0.01), terngrad.Profile(100, 1e8, 1.0)
+    between_s = 0.1 * 2 + 0.05 + (0.01 + 1.0) * 3
+    assert terngrad.weak_samples_per_s(cluster, profile, 4, 8) == pytest.approx(4 * 8 * 100 / (0.95 + between_s))
+    cluster = terngrad.CLUSTERS[terngrad.SLOW]
+    profile = profile._replace(batch_s=terngrad.batch_s_of_speedup(cluster, 1e8, 4, 2, 16, 3.0))
+    plain, ternary = (terngrad.weak_samples_per_s(cluster, profile, 4, 2, ratio) for ratio in (1.0, 16.0))
+    assert ternary / plain == pytest.approx(3.0)
+    found = terngrad._fig5({"model": terngrad._throughputs(Setting(False))}).found
+    assert found["alexnet"] > found["vgg"] > 1  # the slower network gains more
+    claims = {claim.id: claim.verdict(found[claim.id]) for claim in papers.items()["terngrad-fig5"].claims}
+    assert (claims["up"], claims["bits"], claims["order"]) == ("agrees", "agrees", "holds")
 
 
 def test_a_setting_names_its_data_sets() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from netoffload.lab.testbed.forks import ENV_FORK_SERVER, RANK_ENV, fork_server, prepared_ranks, python_argv
-from netoffload.lab.training.rank_imports import IMPORTED
+from netoffload.lab.training import IMPORTED
 from tests.shared.commands import PYTHONPATH
 
 DEADLINE_S = 20

@@ -17,7 +17,7 @@ from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.inprocess import run_threads, sample_gradients
 from netoffload.lab.training.loop import RankRun
 from netoffload.lab.training.parallel import batch_source
-from netoffload.lab.training.plan import Capture, Planned
+from netoffload.lab.training.plan import Outputs, Planned
 from netoffload.lab.training.replica import Replica, Watch
 
 
@@ -69,7 +69,7 @@ def test_every_door_shows_a_workers_own_gradient(method: str, bucket_mb: float) 
 def test_a_capture_says_where_its_layers_lie(tmp_path: Path) -> None:
     replica, vectors = Replica(TrainSettings("inc")), tmp_path / "kept.npy"
     watched(replica, 2, 5, 3).write(tmp_path, replica.layers)
-    Capture(vectors).keep(tmp_path)
+    Outputs(vectors).keep_capture(tmp_path)
     captured = Captured.read(vectors)
     assert captured.iterations == (6, 8)
     assert len(np.load(vectors)) == 2
@@ -104,13 +104,13 @@ def test_a_missing_tensorboard_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_capture_that_cannot_be_is_refused(tmp_path: Path) -> None:
     run = Planned(TrainSettings("inc", iterations=10), has_nics=False)
-    Capture(tmp_path / "g.npy", 10).check([run])
+    Outputs(tmp_path / "g.npy", 10).check([run], None)
     with pytest.raises(UsageError, match="keeps gradients of a single run"):
-        Capture(tmp_path / "g.npy", 5).check([run, run])
+        Outputs(tmp_path / "g.npy", 5).check([run, run], None)
     with pytest.raises(UsageError, match="every 11 of 10 iterations"):
-        Capture(tmp_path / "g.npy", 11).check([run])
+        Outputs(tmp_path / "g.npy", 11).check([run], None)
     with pytest.raises(UsageError, match="is not a folder"):
-        Capture(tmp_path / "none" / "g.npy", 5).check([run])
+        Outputs(tmp_path / "none" / "g.npy", 5).check([run], None)
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"\x93NUMPY", b"PK\x03\x04junk", np.zeros(3).tobytes()])

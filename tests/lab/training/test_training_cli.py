@@ -50,7 +50,6 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
         (("--data", "mnist", "--data-dir", "/nonexistent"), "/nonexistent has no train-images-idx3-ubyte[.gz]"),
         (("--loss-scale", "3"), "not a power of two"),
         (("--optimizer", "lbfgs"), "optimizer 'lbfgs' is unknown: choose from sgd, adam"),
-        (("--schedule", "cosine", "--learning-rate-interval", "9"), "cosine has no parameter 'interval'"),
         (("--stop-at-accuracy", "0.9"), "measure it: --evaluate-every N"),
         (("--seeds", "1,1"), "write whole numbers with commas between them, each once"),
         (("--checkpoint", "/dev/null/x"), "cannot write into the folder /dev/null/x: Not a directory"),

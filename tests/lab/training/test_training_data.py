@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from netoffload.errors import UsageError
-from netoffload.lab.training import data, image_files
+from netoffload.lab.training import data
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.dataset import Dataset, open_saved, save
-from netoffload.lab.training.model_spec import Shape, Tokens
+from netoffload.lab.training.data_spec import Shape, Tokens
+from netoffload.lab.training.dataset import Dataset, load_digits, open_saved, save
 
 
 def test_a_saved_set_opens_as_it_was(tmp_path: Path) -> None:
-    dataset = image_files.load_digits(3)
+    dataset = load_digits(3)
     save(dataset, tmp_path)
     opened = open_saved(tmp_path)
     for field in dataclasses.fields(dataset):
@@ -67,7 +67,7 @@ def test_too_many_workers_for_the_data_are_refused() -> None:
         ({"iterations": 0}, "iterations is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"loss_scale": 0.0}, "not a power of two"),
-        ({"learning_rate": float("nan")}, "learning rate"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
         ({"momentum": 1.0}, "momentum"),
         ({"data": "cifar"}, "data set 'cifar' is unknown"),
         ({"data": "fashion-mnist"}, "fashion-mnist needs --data-dir with its four IDX files"),
@@ -148,7 +148,7 @@ def test_dirichlet_shares_out_every_sample_once_the_more_alike_the_larger_alpha(
 
 
 def test_workers_get_what_their_sharing_says() -> None:
-    dataset = image_files.load_digits(1)
+    dataset = load_digits(1)
     labels = dataset.train_labels
     settings = TrainSettings("inc", nodes=4, sharing="dirichlet:alpha=0.3")
     images, mine = data.share(settings, dataset, 2)

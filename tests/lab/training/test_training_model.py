@@ -12,11 +12,10 @@ from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.data_spec import GREY_28
 from netoffload.lab.training.doors import ThreadCalls
 from netoffload.lab.training.loop import average_buffers, warm_up
-from netoffload.lab.training.model_spec import Shape
-from netoffload.lab.training.models.cnn import build_cnn
-from netoffload.lab.training.models.hdc import build_hdc
+from netoffload.lab.training.networks import build
 from netoffload.lab.training.replica import Replica, accuracy_of
 
 
@@ -28,7 +27,7 @@ def a_batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 def plain_hdc(seed: int) -> nn.Sequential:
     """The same weights in layers of torch's own."""
     layers: list[nn.Module] = []
-    for layer in build_hdc(seed):
+    for layer in build("hdc", seed, GREY_28).children():
         if isinstance(layer, nn.Linear):
             linear = nn.Linear(layer.in_features, layer.out_features)
             linear.load_state_dict(layer.state_dict())
@@ -36,11 +35,6 @@ def plain_hdc(seed: int) -> nn.Sequential:
         else:
             layers.append(nn.ReLU())
     return nn.Sequential(*layers)
-
-
-def test_hdc_has_the_size_of_the_paper() -> None:
-    assert sum(tensor.numel() for tensor in build_hdc(1).parameters()) == 1_149_010
-    assert Replica(TrainSettings("inc")).parameters.nbytes == 4 * 1_149_010
 
 
 def test_weights_depend_on_the_seed_alone_and_are_he_initialised() -> None:
@@ -118,16 +112,10 @@ def test_one_worker_is_torch_s_own_momentum_sgd() -> None:
     assert not np.allclose(flat, Replica(settings).parameters, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("model", "rate"), [("hdc", 0.1), ("cnn", 0.02)])
-def test_the_learning_rate_is_the_models_own_unless_given(model: str, rate: float) -> None:
-    assert TrainSettings("inc", model=model).learning_rate_at(0) == rate
-    assert TrainSettings("inc", model=model, learning_rate=0.5).learning_rate_at(0) == 0.5
-
-
 def test_the_cnn_has_the_gradient_of_torch_s_own_whatever_was_there_before() -> None:
     settings = TrainSettings("inc", model="cnn", seed=3)
     replica = Replica(settings)
-    own = build_cnn(3, Shape(1, 28))
+    own = build("cnn", 3, GREY_28)
     images, labels = a_batch()
     replica.gradient.fill(7)
     loss = replica.backward(images, labels)

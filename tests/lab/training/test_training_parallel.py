@@ -28,7 +28,7 @@ def trained(settings: TrainSettings) -> list[tuple[Float32Array, Sent, float, st
 
     found = []
     for run in run_threads(settings, dataset):
-        replica, loss = run.replica, run.final_loss
+        replica, loss = run.replica, run.loss
         assert loss is not None
         assert isinstance(replica, SplitReplica)
         assert replica._whole is not None

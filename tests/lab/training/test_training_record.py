@@ -80,10 +80,14 @@ def test_traffic_is_the_difference_of_two_readings() -> None:
     assert traffic.drops == {"drop_no_flow": 2}
 
 
+def by_nic(octets: int, no_gain_segments: int = 0) -> Coded:
+    return Coded(octets, no_gain_segments, 0, 0, NO_CLASSES, 0.0)
+
+
 def ranks_that_sent(*sent: Sent, compressed: tuple[int, ...] = ()) -> list[RankOutcome]:
     first = outcomes_of_wa()[0]
     return [
-        dataclasses.replace(first, rank=rank, sent=one, compressed_octets=compressed[rank] if compressed else 0)
+        dataclasses.replace(first, rank=rank, sent=one, coded=by_nic(compressed[rank] if compressed else 0))
         for rank, one in enumerate(sent)
     ]
 
@@ -104,11 +108,11 @@ def test_a_run_that_was_not_compressed_as_asked_is_refused() -> None:
         check_traffic(ring, traffic, ranks_that_sent(sent, sent, compressed=(2250, 750)))
     large = Sent(tagged_octets=1_000_000)
     ranks = ranks_that_sent(large, large, compressed=(990_000, 900_000))
-    without_gain = dataclasses.replace(ranks[1], no_gain_segments=1)  # a segment that NICs do not make smaller is raw
-    check_traffic(ring, traffic, [ranks[0], dataclasses.replace(without_gain, no_gain_segments=2)])
+    without_gain = dataclasses.replace(ranks[1], coded=by_nic(900_000, 1))  # a segment that would not shrink is raw
+    check_traffic(ring, traffic, [ranks[0], dataclasses.replace(ranks[1], coded=by_nic(900_000, 2))])
     with pytest.raises(RunError, match="compressed 900000 of 1000000 tagged octets of rank 1"):
         check_traffic(ring, traffic, [ranks[0], without_gain])
-    raw = dataclasses.replace(ranks[1], compressed_octets=480_000, no_gain_segments=99)
+    raw = dataclasses.replace(ranks[1], coded=by_nic(480_000, 99))
     with pytest.raises(RunError, match="compressed 480000 of 1000000 tagged octets of rank 1"):
         check_traffic(ring, traffic, [ranks[0], raw])
     with pytest.raises(RunError, match="no rank sent anything tagged"):
@@ -128,7 +132,7 @@ def test_the_time_limit_of_a_run_is_its_model_s() -> None:
 def outcomes_of_wa() -> list[RankOutcome]:
     worker = RankOutcome(
         0, True, (0.10, 0.20), (Parts(0.004, 0.006, sum_s=0.001), Parts(0.02)), "aa", 0.5, None, {}, None, None,
-        PARAMETERS, Sent(vector_octets=GRADIENT_OCTETS), 0, 0, Coded(0, 0, ClassCounts(0, 0, 0, 0), 0.0), 7000,
+        PARAMETERS, Sent(vector_octets=GRADIENT_OCTETS), by_nic(0), 7000,
     )  # fmt: skip
     first = dataclasses.replace(worker, accuracy=0.9, traffic=some_traffic(99, 98, 97), versions=VERSIONS)
     second = dataclasses.replace(worker, rank=1, wall_s=(0.12, 0.22), parts=(Parts(0.01, 0.02), Parts(0.04)))
@@ -313,8 +317,8 @@ def test_a_step_travels_as_a_file_that_is_written_over_and_over(tmp_path: Path) 
 
 def test_what_ranks_compressed_by_themselves_counts_as_what_nics_did() -> None:
     outcomes = outcomes_of_wa()
-    coded = Coded(400, 100, ClassCounts(50, 40, 10, 0), 0.25)
-    first = dataclasses.replace(outcomes[0], coded=coded, compressed_octets=400, sent=Sent(0, 400, GRADIENT_OCTETS))
+    coded = Coded(0, 0, 400, 100, ClassCounts(50, 40, 10, 0), 0.25)
+    first = dataclasses.replace(outcomes[0], coded=coded, sent=Sent(0, 400, GRADIENT_OCTETS))
     second = dataclasses.replace(first, rank=1, traffic=None, coded=dataclasses.replace(coded, codec_s=0.5))
     settings = TrainSettings("inc+c", nodes=2, iterations=ITERATIONS, offload="inline")
     testbed = TestbedSettings(2, rate_bps=10**9)

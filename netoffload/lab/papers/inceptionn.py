@@ -1,0 +1,466 @@
+"""INCEPTIONN: Fig. 4, 5, 7, 12 to 15, Tables II and III, and the engine of Fig. 9 and 10."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from netoffload.compiled.arrays import Float32Array
+from netoffload.config import format_rate
+from netoffload.errors import RunError
+from netoffload.lab.bench.allreduce import Allreduce
+from netoffload.lab.bench.settings import AllreduceSettings
+from netoffload.lab.models.engine_model import EngineModel
+from netoffload.lab.models.exchange import Link, ring_s, star_s
+from netoffload.lab.models.settings import EngineSettings
+from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, printed
+from netoffload.lab.papers.runs import accuracies, accuracies_over_time, bars, first_at, heaps, on_links, settings_of
+from netoffload.lab.reports import Panel, Series
+from netoffload.lab.testbed import NicSettings
+from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.inprocess import Seen, learnt
+
+TRUNCATIONS: Final = ("16b-T", "22b-T", "24b-T")
+BOUNDS: Final = (10, 8, 6)
+MODELS: Final[Mapping[str, tuple[str, int, int]]] = {"hdc": ("mnist", 300, 2000), "cnn": ("cifar10", 60, 1500)}
+"""By model: its data set, and iterations of a quick and of a full run."""
+
+
+def _truncated(setting: Setting, model: str, what: str, kind: str) -> Json:
+    data_set, quick, full = MODELS[model]
+    settings = settings_of(setting, model, data_set, iterations=full if setting.is_full else quick)
+    coder = kind if what in ("g", "both") else None
+    return learnt(settings, coder, weights=kind if what in ("w", "both") else None)
+
+
+def _fig4_steps(_is_full: bool) -> list[Step]:
+    cases = (("none", ""), *((what, kind) for what in ("w", "g", "both") for kind in TRUNCATIONS))
+    return [
+        Step.of(_truncated, model, what, kind, data=data_set)
+        for model, (data_set, *_) in MODELS.items()
+        for what, kind in cases
+    ]
+
+
+def _fig4(values: Mapping[str, Json]) -> Reading:
+    found: dict[str, float] = {}
+    panels = []
+    for model in MODELS:
+        if f"{model} none " not in values:
+            continue
+        base = values[f"{model} none "]["accuracy"]
+        by_what: dict[str, dict[str, float]] = {}
+        for what in ("w", "g", "both"):
+            kinds = {kind: values.get(f"{model} {what} {kind}") for kind in TRUNCATIONS}
+            by_what[what] = {"none": base} | {kind: one["accuracy"] for kind, one in kinds.items() if one}
+        series = tuple(bars(f"{what} only" if what != "both" else what, one, 100) for what, one in by_what.items())
+        panels.append(Panel("bars", f"{model}: accuracy", "% of the test set", series))
+        loss = {what: base - one["24b-T"] for what, one in by_what.items() if "24b-T" in one}
+        if len(loss) == 3:
+            found[f"{model}.order"] = float(loss["g"] <= loss["w"])
+            found[f"{model}.w"], found[f"{model}.g"] = 100 * loss["w"], 100 * loss["g"]
+    return Reading(found, panels)
+
+
+FIG4: Final = Item(
+    "inceptionn-fig4",
+    "Fig. 4: truncating weights or gradients",
+    "Paper: AlexNet on ImageNet and HDC on MNIST, trained to the end (Table I). Here: HDC on MNIST, and a small "
+    "convolutional network on CIFAR-10 (or a part of it) instead of AlexNet, some hundred iterations with four "
+    "workers of batch 25, whose gradients are averaged; each model has its own learning rate. The paper's bars have "
+    "no numbers.",
+    _fig4_steps,
+    _fig4,
+)
+
+HISTOGRAM_EDGES: Final = np.linspace(-1, 1, 81)
+STAGES: Final = {"early": 0.02, "middle": 0.5, "final": 1.0}
+
+
+def _distribution(setting: Setting) -> Json:
+    iterations = 3000 if setting.is_full else 400
+    settings = settings_of(setting, "hdc", "mnist", iterations=iterations)
+    chosen = {max(1, round(share * iterations)): name for name, share in STAGES.items()}
+    kept: dict[str, Any] = {}
+
+    def observe(iteration: int, seen: Seen) -> None:
+        if iteration in chosen:
+            gradient = seen.own[0]
+            inside = np.abs(gradient) < 1
+            counts, _ = np.histogram(gradient[inside], HISTOGRAM_EDGES)
+            near = float(np.mean(np.abs(gradient) < HISTOGRAM_EDGES[1] + 1))
+            kept[chosen[iteration]] = {"counts": counts.tolist(), "inside": float(inside.mean()), "near": near}
+
+    learnt(settings, observe=observe)
+    return kept
+
+
+def _fig5(values: Mapping[str, Json]) -> Reading:
+    kept = values.get("hdc", {})
+    middles = tuple(float(x) for x in (HISTOGRAM_EDGES[1:] + HISTOGRAM_EDGES[:-1]) / 2)
+    panels = []
+    for name, one in kept.items():
+        shares = Series(name, middles, tuple(100 * n / sum(one["counts"]) for n in one["counts"]))
+        panels.append(Panel("steps", f"{name} stage", "% of the gradients", (shares,), "value", log_y=True))
+    found = {}
+    if kept:
+        found = {"inside": 100 * min(one["inside"] for one in kept.values()), "near": 100 * kept["final"]["near"]}
+    return Reading(found, panels)
+
+
+FIG5: Final = Item(
+    "inceptionn-fig5",
+    "Fig. 5: distribution of gradients at three stages",
+    "Paper: AlexNet on ImageNet. Here: HDC on MNIST, four workers of batch 25; the gradient of one worker.",
+    lambda _is_full: [Step("hdc", _distribution, "mnist")],
+    _fig5,
+)
+
+CLASS_BITS: Final = (2, 10, 18, 34)
+CODERS: Final[Mapping[str, str | None]] = {
+    "Base": None,
+    **{kind: kind for kind in TRUNCATIONS},
+    **{f"2^-{k}": f"inceptionn:bound={k}" for k in BOUNDS},
+}
+
+
+def class_shares(values: Float32Array, k: int) -> list[float]:
+    """Return the shares of floats that become 2, 10, 18 and 34 bits (Algorithm 2; thresholds as in the codec)."""
+    magnitudes = np.abs(values)
+    at_least = [float(np.mean(magnitudes >= limit)) for limit in (2.0**-k, 2.0 ** -(k // 2), 1.0)]
+    return [1 - at_least[0], at_least[0] - at_least[1], at_least[1] - at_least[2], at_least[2]]
+
+
+def _compressed(setting: Setting, name: str) -> Json:
+    iterations = 3000 if setting.is_full else 500
+    settings = settings_of(setting, "hdc", "mnist", iterations=iterations)
+    own: dict[int, list[list[float]]] = {k: [] for k in BOUNDS}
+    sums: dict[int, list[list[float]]] = {k: [] for k in BOUNDS}
+
+    def observe(iteration: int, seen: Seen) -> None:
+        if iteration % max(1, iterations // 25) == 0:
+            for k in BOUNDS:
+                own[k].append(class_shares(seen.own[0], k))
+                sums[k].append(class_shares(seen.total, k))
+
+    said = learnt(settings, CODERS[name], observe=observe)
+    means = {
+        kind: {str(k): np.mean(of[k], axis=0).tolist() for k in BOUNDS} for kind, of in (("own", own), ("sums", sums))
+    }
+    thirds = {str(k): [float(part[:, 0].mean()) for part in np.array_split(np.array(own[k]), 3)] for k in BOUNDS}
+    return said | {"classes": means, "zeros_by_third": thirds}
+
+
+def _fig14(values: Mapping[str, Json]) -> Reading:
+    if "Base" not in values:
+        return Reading({}, [])
+    base = values["Base"]["accuracy"]
+    ratios = {name: one["ratio"] for name, one in values.items()}
+    relative = {name: one["accuracy"] / base for name, one in values.items()}
+    found = {"base": 100 * base}
+    found |= {f"ratio.{name}": ratio for name, ratio in ratios.items()}
+    found |= {f"relative.{name}": 100 * share for name, share in relative.items()}
+    remarks = []
+    panels = [
+        Panel("bars", "compression ratio", "octets of float32 per octet sent", (bars("ratio", ratios),)),
+        Panel("bars", "accuracy relative to Base", "%", (bars("accuracy", relative, 100),)),
+    ]
+    table3 = printed("inceptionn-fig14")
+    for k in BOUNDS:
+        if (one := values.get(f"2^-{k}")) is None:
+            continue
+        names = [f"{bits}-bit" for bits in CLASS_BITS]
+        shares = {name: 100 * share for name, share in zip(names, one["classes"]["own"][str(k)], strict=True)}
+        found |= {f"table3.{k}.{name}": share for name, share in shares.items()}
+        theirs = bars("printed", {name: table3[f"table3.{k}.{name}"] for name in names}, printed=True)
+        panels.append(Panel("bars", f"Table III, HDC, 2^-{k}", "% of gradients", (theirs, bars("here", shares))))
+        sums, thirds = one["classes"]["sums"][str(k)], one["zeros_by_third"][str(k)]
+        remarks.append(
+            f"2^-{k}: {100 * thirds[0]:.1f}, {100 * thirds[1]:.1f} and {100 * thirds[2]:.1f} % of a worker's gradient "
+            "become 2 bits in the first, second and last third of the run; of the sum of four workers' coded "
+            f"gradients {100 * sums[0]:.1f} % do over the whole run."
+        )
+    return Reading(found, panels, remarks)
+
+
+FIG14: Final = Item(
+    "inceptionn-fig14",
+    "Fig. 14: ratio and accuracy of truncation and of INC; Table III: classes",
+    "Paper: four models, trained to the end; HDC for 10,000 iterations. Here: HDC on MNIST with Table I's batch, "
+    "momentum and learning rate, some hundred iterations, four workers. Here each worker's gradient is coded once, but "
+    "a ring codes partial sums. The paper subtracts the sum of gradients, we subtract the mean.",
+    lambda _is_full: [Step.of(_compressed, name, data="mnist") for name in CODERS],
+    _fig14,
+)
+
+SPREADS: Final = (0.0005, 0.002, 0.01, 0.1)
+
+
+def _engine(setting: Setting, spread: float) -> Json:
+    count = 400_000 if setting.is_full else 40_000
+    model = EngineModel(EngineSettings(gradients=f"gaussian:{spread}", count=count))
+    model.measure(setting.say)
+    assert model.found is not None
+    both = {"compressor": model.found.compressor, "decompressor": model.found.decompressor}
+    made = {name: {"in": one.input_bps, "out": one.output_bps} for name, one in both.items()}
+    return made | {"ratio": model.found.ratio}
+
+
+def _engine_reading(values: Mapping[str, Json]) -> Reading:
+    found = {}
+    by_spread = {spread: values[f"{spread:g}"] for spread in SPREADS if f"{spread:g}" in values}
+    if by_spread:
+        least = min(one["compressor"]["in"] for one in by_spread.values())
+        found = {"rate": least / 1e9, "line": float(least >= 10e9)}
+    series = tuple(
+        Series(name, tuple(by_spread), tuple(one[name][side] / 1e9 for one in by_spread.values()))
+        for name, side in (("compressor", "in"), ("decompressor", "out"))
+    )
+    panel = Panel("lines", "float32 through the engines at 100 MHz", "Gb/s", series, "sigma", log_x=True)
+    return Reading(found, [panel])
+
+
+ENGINE: Final = Item(
+    "inceptionn-engine",
+    "VI-A, VII-C: the engine keeps up with the line",
+    "Paper: an FPGA at 100 MHz. Here: a model of its engines, clocked cycle by cycle, on random gradients.",
+    lambda _is_full: [Step.of(_engine, spread) for spread in SPREADS],
+    _engine_reading,
+)
+
+FOUR: Final = ("wa", "wa+c", "inc", "inc+c")
+GIGABIT: Final = 1_000_000_000
+LINKS: Final = (
+    "Paper: five hosts with GPUs, 10 Gb/s Ethernet, NICs with an FPGA (their compressed link times are scaled, "
+    "VII-C). Here: five emulated nodes with their NICs, a switch and the training on two cores; each item names the "
+    "rate of its links. NICs are processes. Uncompressed methods run without NICs."
+)
+
+
+def _breakdown(setting: Setting) -> Json:
+    runs = [settings_of(setting, "hdc", "mnist", "wa", iterations=100 if setting.is_full else 40)]
+    return on_links(setting, runs, 10 * GIGABIT if setting.is_full else GIGABIT)
+
+
+def _table2(values: Mapping[str, Json]) -> Reading:
+    if not values:
+        return Reading({}, [])
+    wa = next(iter(values.values()))["wa"]
+    share = 100 * wa["communicate_s"] / wa["s_per_iteration"]
+    parts = ("Communicate", "Forward and backward pass, update, sum")
+    theirs = bars("printed", dict(zip(parts, (80.2, 19.7), strict=True)), printed=True)
+    ours = bars("here", dict(zip(parts, (share, 100 - share), strict=True)))
+    panel = Panel("bars", "HDC, worker-aggregator", "% of the time", (theirs, ours))
+    found = {"communicate": share, "total": 100 * wa["s_per_iteration"]}
+    return Reading(found, [panel], ["The aggregator's sum is part of communication here: workers wait for it."])
+
+
+TABLE2: Final = Item(
+    "inceptionn-table2",
+    "Table II: where the time goes",
+    LINKS + " HDC of 4.6 MB on 1 Gb/s links (10 in a full run); the paper prints 2.5 MB for it.",
+    lambda _is_full: [Step("hdc", _breakdown, "mnist", needs_root=True)],
+    _table2,
+)
+
+SOFTWARE: Final = ("inc", "snappy", "zfp", "16b-T", "24b-T")
+NAMES_IN_FIG7: Final = {"inc": "Base", "inc+c inline": "inline codec", "zfp": "zfp (for SZ)"}
+
+
+def _software(setting: Setting, rate_gbit: int) -> Json:
+    iterations = 100 if setting.is_full else 24
+    runs = [settings_of(setting, "hdc", "mnist", method, iterations=iterations) for method in SOFTWARE]
+    runs.append(settings_of(setting, "hdc", "mnist", "inc+c", iterations=iterations, offload="inline"))
+    return on_links(setting, runs, rate_gbit * GIGABIT, NicSettings(codec="bounded"))
+
+
+def _fig7(values: Mapping[str, Json]) -> Reading:
+    found: dict[str, float] = {}
+    panels = []
+    for gbit, costs in values.items():
+        base = costs["inc"]["s_per_iteration"]
+        named = {NAMES_IN_FIG7.get(name, name): cost for name, cost in costs.items()}
+        title, unit = f"HDC, {gbit} Gb/s links", "training time over Base"
+        panels.append(heaps(named, title, unit, 1 / base, above="communication, coding"))
+        found |= {f"{gbit}.{name}": cost["s_per_iteration"] / base for name, cost in named.items() if name != "Base"}
+    return Reading(found, panels)
+
+
+FIG7: Final = Item(
+    "inceptionn-fig7",
+    "Fig. 7: compressing in software",
+    LINKS + " HDC on a ring; snappy and zfp gather payloads; the inline codec is `bounded`, compiled, in the ranks. "
+    "At 10 Gb/s in full runs only.",
+    lambda is_full: [
+        Step.of(_software, gbit, data="mnist", needs_root=True) for gbit in ((1, 10) if is_full else (1,))
+    ],
+    _fig7,
+)
+
+FIG12_MODELS: Final[Mapping[str, tuple[str, str | None]]] = {
+    "hdc": ("HDC", "mnist"),
+    "resnet50": ("ResNet-50", None),
+    "alexnet": ("AlexNet", None),
+    "vgg16": ("VGG-16", None),
+}
+"""By model: its name in the paper, and its data; None: noise."""
+
+
+def _four(setting: Setting, model: str) -> Json:
+    _, data_set = FIG12_MODELS[model]
+    if data_set is not None:
+        runs = [settings_of(setting, model, data_set, way, iterations=200 if setting.is_full else 40) for way in FOUR]
+    else:
+        more: dict[str, Any] = {"data": "synthetic:side=64", "batch": 1, "iterations": 5 if setting.is_full else 1}
+        runs = [TrainSettings(way, model=model, **more) for way in FOUR]
+    return on_links(setting, runs, GIGABIT)
+
+
+def _fig12(values: Mapping[str, Json]) -> Reading:
+    found: dict[str, float] = {}
+    panels = []
+    for model, costs in values.items():
+        in_order = {way: costs[way] for way in FOUR if way in costs}
+        panels.append(heaps(in_order, f"{FIG12_MODELS[model][0]}, 1 Gb/s", "ms per iteration", 1e3))
+        if len(in_order) == len(FOUR):
+            times = {way: one["s_per_iteration"] for way, one in in_order.items()}
+            rest = {way: times[way] - one["compute_s"] for way, one in in_order.items()}
+            found[f"{model}.order"] = float(list(times.values()) == sorted(times.values(), reverse=True))
+            found[f"{model}.inc"] = 100 * (1 - times["inc"] / times["wa"])
+            found[f"{model}.speedup"] = times["wa"] / times["inc+c"]
+            found[f"{model}.comm"] = 100 * (1 - rest["inc+c"] / rest["wa"])
+    return Reading(found, panels)
+
+
+FIG12: Final = Item(
+    "inceptionn-fig12",
+    "Fig. 12: WA, WA+C, INC and INC+C, four models",
+    LINKS + " HDC trains on MNIST. The others have their real sizes and train on noise of 64x64 with one sample per "
+    "worker: their gradients cross the links as they would, computing is next to nothing, gradients are no "
+    "ImageNet's.",
+    lambda _is_full: [
+        Step.of(_four, model, data=data_set, needs_root=True) for model, (_, data_set) in FIG12_MODELS.items()
+    ],
+    _fig12,
+)
+
+TARGET: Final = 0.95
+
+
+def _equal_accuracy(setting: Setting) -> Json:
+    iterations, every = (1200, 40) if setting.is_full else (320, 20)
+    more = {"iterations": iterations, "eval_every": every, "loss_scale": 8.0, "learning_rate": 0.05}
+    runs = [settings_of(setting, "hdc", "mnist", way, **more) for way in ("wa", "inc+c")]
+    return on_links(setting, runs, GIGABIT)
+
+
+def _fig13(values: Mapping[str, Json]) -> Reading:
+    costs = values.get("hdc", {})
+    if len(costs) < 2:
+        return Reading({}, [])
+    panels = [
+        accuracies_over_time(costs, "HDC: accuracy over time", "seconds of training", log_x=True),
+        accuracies(costs, "HDC: accuracy by iteration"),
+    ]
+    found = {}
+    wa, inc_c = (first_at(costs[way], TARGET) for way in ("wa", "inc+c"))
+    if wa is not None and inc_c is not None:
+        found["more"] = 100 * (inc_c / wa - 1)
+        found["speedup"] = wa * costs["wa"]["s_per_iteration"] / (inc_c * costs["inc+c"]["s_per_iteration"])
+    return Reading(found, panels)
+
+
+FIG13: Final = Item(
+    "inceptionn-fig13",
+    "Fig. 13: equal accuracy, epochs and speed-up",
+    LINKS + " HDC on MNIST at 1 Gb/s, loss scale 8, learning rate 0.05, up to 95 % instead of the final accuracy.",
+    lambda _is_full: [Step("hdc", _equal_accuracy, "mnist", needs_root=True)],
+    _fig13,
+)
+
+OCTETS: Final = {0.1: (1_000_000, 2_500_000), 1.0: (10_000_000, 40_000_000)}
+"""By rate in Gb/s: the vectors that are summed."""
+BEYOND: Final = tuple(2**power for power in range(2, 14))
+
+
+def _exchange_times(setting: Setting, gbit: float) -> Json:
+    nodes = (2, 3, 4, 6, 8) if setting.is_full else (2, 4, 8)
+    sizes = tuple(map(str, OCTETS[gbit]))
+    experiment = Allreduce(AllreduceSettings(nodes, f"{gbit * 1000:g}mbit", sizes, repeat=3, what=("ring", "wa")))
+    experiment.measure(setting.say)
+    found = experiment.findings(None)
+    if found is None:
+        raise RunError("no exchange was measured")
+    rows = [[row.what, row.nodes, row.size_octets, row.median_s] for row in found.results]
+    return {"rate_bps": found.rate_bps_measured, "rows": rows}
+
+
+def calibrated(rows: Sequence[Sequence[Any]], way: str) -> tuple[Link, float]:
+    """Fit latency and time per octet to measured exchanges of a way, and return them with the largest error (0..1).
+
+    A row is way, nodes, octets and seconds.
+    """
+    own = [row for row in rows if row[0] == way]
+    formula = ring_s if way == "ring" else lambda link, nodes, octets: star_s(link, nodes - 1, octets)
+    terms = [(formula(Link(1, 0), p, n), formula(Link(0, 1), p, n)) for _, p, n, _ in own]
+    times = np.array([seconds for *_, seconds in own])
+    weighted = np.array(terms) / times[:, None]
+    alpha_s, beta_s = np.linalg.lstsq(weighted, np.ones(len(own)), rcond=None)[0]
+    link = Link(float(alpha_s), float(beta_s))
+    errors = [abs(formula(link, p, n) / seconds - 1) for _, p, n, seconds in own]
+    return link, float(max(errors))
+
+
+def _fig15(values: Mapping[str, Json]) -> Reading:
+    found: dict[str, float] = {}
+    panels, remarks = [], []
+    for key, value in values.items():
+        rows, rate = value["rows"], format_rate(float(key) * GIGABIT)
+        largest = max(octets for _, _, octets, _ in rows)
+        times = {way: {p: s for what, p, n, s in rows if what == way and n == largest} for way in ("wa", "ring")}
+        base = times["wa"][4]
+        series = tuple(
+            Series(name, tuple(times[way]), tuple(s / base for s in times[way].values()))
+            for way, name in (("wa", "WA"), ("ring", "INC"))
+        )
+        links = {way: calibrated(rows, way) for way in ("ring", "wa")}
+        title = f"{rate}, {largest / 1e6:g} MB: over WA with 4"
+        panels.append(Panel("lines", title, "exchange time", series, "nodes"))
+        beyond = (
+            Series("WA", BEYOND, tuple(star_s(links["wa"][0], p - 1, largest) for p in BEYOND)),
+            Series("INC", BEYOND, tuple(ring_s(links["ring"][0], p, largest) for p in BEYOND)),
+        )
+        title = f"{rate}: the calibrated model beyond"
+        panels.append(Panel("lines", title, "seconds", beyond, "nodes", log_x=True, log_y=True))
+        found |= {
+            f"wa.{key}": times["wa"][8] / base,
+            f"inc.{key}": times["ring"][8] / times["ring"][4],
+            f"model.{key}": 100 * max(error for _, error in links.values()),
+        }
+        for way, (link, error) in links.items():
+            remarks.append(
+                f"{rate}, {way}: latency {1e6 * link.alpha_s:.0f} us and {link.beta_s * 1e9:.4g} ns per octet fit; "
+                f"the largest error of the formula is {100 * error:.1f} %."
+            )
+    return Reading(found, panels, remarks)
+
+
+FIG15: Final = Item(
+    "inceptionn-fig15",
+    "Fig. 15: exchange time from 4 to 8 nodes, and the model beyond",
+    "Paper: gradient exchange of four models on 4 to 8 hosts with 10 Gb/s. Here: sums of vectors of up to 40 MB "
+    "on emulated nodes with slower links. One of WA's workers is its aggregator. So the aggregator's link carries 3 "
+    "vectors with 4 nodes and 7 with 8, and linear growth is 7/3. A fitted latency can be below 0, because the links' "
+    "token bucket lets the first 128 KiB pass at once.",
+    lambda _is_full: [Step.of(_exchange_times, gbit, needs_root=True) for gbit in OCTETS],
+    _fig15,
+)
+
+PAPER: Final = Paper(
+    "inceptionn",
+    "Li et al., A Network-Centric Hardware/Algorithm Co-Design to Accelerate Distributed Training of Deep Neural "
+    "Networks, MICRO 2018",
+    (FIG4, FIG5, FIG14, ENGINE, TABLE2, FIG7, FIG12, FIG13, FIG15),
+)
