@@ -146,15 +146,15 @@ def test_a_tree_of_aggregators_has_one_sum_and_no_room_for_whole_vectors(
     def body(exchange: InProcessExchange) -> tuple[Float32Array, int]:
         parameters, asked = np.full(count, -1.0, dtype=np.float32), [0]
 
-        class Measured(SubExchange):
-            def scratch(self, floats: int) -> Float32Array:
-                asked.append(floats)
-                return super().scratch(floats)
+        def scratch(count: int) -> Float32Array:
+            asked.append(count)
+            return exchange.scratch(count)
 
         def update(total: Float32Array) -> None:
             parameters[:] = total
 
-        whole = Measured(exchange, range(exchange.size))
+        whole = SubExchange(exchange, range(exchange.size))
+        whole.scratch = scratch
         tree_exchange(whole, tree, vectors[exchange.rank].copy(), parameters, update, tagged=tagged)
         return parameters, max(asked)
 
