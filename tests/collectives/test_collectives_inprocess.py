@@ -56,16 +56,6 @@ def ring_of(
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("count", COUNTS)
-def test_untagged_ring_is_the_exact_sum(size: int, count: int) -> None:
-    results = ring_of(size, lambda rank: whole_numbers(rank, count), tagged=False)
-    expected = np.sum([whole_numbers(rank, count) for rank in range(size)], axis=0, dtype=np.float32)
-    for result in results:
-        np.testing.assert_array_equal(result, expected)
-
-
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("count", COUNTS)
 def test_tagged_ring_leaves_identical_ranks_close_to_the_sum(size: int, count: int) -> None:
     results = ring_of(size, lambda rank: gradients(rank, count), tagged=True)
     exact = np.sum([gradients(rank, count) for rank in range(size)], axis=0, dtype=np.float64)

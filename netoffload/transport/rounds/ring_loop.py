@@ -1,6 +1,6 @@
 """Rings as compiled functions; ``loop_port`` says what they have in common with meetings.
 
-They do what ``_Round`` in :mod:`netoffload.collectives.ring` does channel by channel, which is their oracle. A step
+They do what ``_go_round`` in :mod:`netoffload.collectives.ring` does channel by channel, their oracle. A step
 moves at most one piece in each direction, so that neither can starve the other nor the end of the slice.
 
 There are two: over connections that carry float32, and over those on which the ranks code (``chunks``). The latter
