@@ -10,9 +10,10 @@ and its cases in ``tests/mpi/verify/collectives.py``.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import numpy as np
 from mpi4py import MPI
@@ -33,7 +34,7 @@ from netoffload.collectives import (
     ring_reduce_scatter,
     scatter,
 )
-from netoffload.collectives.announcement import Announcement, Call, check_root, meet
+from netoffload.collectives.announcement import Announcement, Call, check_root, met
 from netoffload.collectives.exchange import Exchange
 from netoffload.collectives.schedule import Span, consecutive, partition
 from netoffload.collectives.transfer import aborting_on_error
@@ -41,7 +42,7 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.transport.wiring.lanes import Lane
-from netoffload_mpi.buffers import equal_blocks, float_vector, is_in_place, uneven_blocks
+from netoffload_mpi.buffers import float_vector, is_in_place, uneven_blocks
 from netoffload_mpi.lifecycle import Place, Plan, PlaneComm
 from netoffload_mpi.plane import MpiPlane
 from netoffload_mpi.requests import CompRequest
@@ -118,41 +119,43 @@ def _plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, option
         raise UsageError("average=True goes with MPI.SUM only")
     values = float_vector(recvbuf, writable=True)
     source = source_of(sendbuf, values)
-    tagged = options.tagged
-    is_gathered = options.algorithm == "ring" and is_short(values.size, place.size)
 
     def run(plane: MpiPlane) -> None:
-        exchange, quantise = plane.exchange, plane.quantise if tagged else None
-        if not is_gathered:
-            copy(values, source)
-        if is_gathered:
-            call = plane.short_allreduce(values.size, operation, tagged=tagged)
+        if options.algorithm == "ring" and is_short(values.size, place.size):
+            call = plane.short_allreduce(values.size, operation, tagged=options.tagged)
             call(values if source is None else source, values)
-        elif options.algorithm == "mpi":
-            with aborting_on_error(exchange):
-                meet(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation))
-            plane.mpi.Allreduce(MPI.IN_PLACE, [values, MPI.FLOAT], op)
-        elif options.algorithm == "wa":
-            aggregator_allreduce(exchange, values, tagged=tagged, operation=operation)
-        elif options.algorithm == "hierarchical":
-            hierarchical_allreduce(
-                exchange,
-                values,
-                plane.groups() if options.groups is None else options.groups,
-                tagged=tagged,
-                top=options.top,
-                operation=operation,
-                quantise=quantise,
-                chunk_floats=plane.chunk_floats(),
-            )
         else:
-            chunk = plane.chunk_floats()
-            ring_allreduce(exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk)
+            copy(values, source)
+            _allreduce(plane, values, op, options)
         if options.average:
             np.divide(values, np.float32(place.size), out=values)
 
     calling = f"Allreduce_comp of {values.size} floats with average=True" if options.average else ""
     return Plan(run, options.lanes, calling)
+
+
+def _allreduce(plane: MpiPlane, values: Float32Array, op: MPI.Op, options: AllreduceOptions) -> None:
+    exchange, operation, tagged = plane.exchange, operation_of(op), options.tagged
+    quantise = plane.quantise if tagged else None
+    if options.algorithm == "mpi":
+        with met(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation)):
+            plane.mpi.Allreduce(MPI.IN_PLACE, [values, MPI.FLOAT], op)
+    elif options.algorithm == "wa":
+        aggregator_allreduce(exchange, values, tagged=tagged, operation=operation)
+    elif options.algorithm == "hierarchical":
+        hierarchical_allreduce(
+            exchange,
+            values,
+            plane.groups() if options.groups is None else options.groups,
+            tagged=tagged,
+            top=options.top,
+            operation=operation,
+            quantise=quantise,
+            chunk_floats=plane.chunk_floats(),
+        )
+    else:
+        chunk = plane.chunk_floats()
+        ring_allreduce(exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk)
 
 
 def plan_reduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Plan:
@@ -243,13 +246,6 @@ def _gather_counts(exchange: Exchange, count: int) -> list[int]:
     return [int(number) for number in counts]
 
 
-class BlocksOf(Protocol):
-    """``equal_blocks`` or ``uneven_blocks``."""
-
-    def __call__(self, spec: Any, size: int, *, writable: bool) -> tuple[Float32Array, tuple[Span, ...]]:
-        """Return a vector, and the places of its blocks."""
-
-
 def plan_broadcast(place: Place, buf: Any, root: int = 0) -> Plan:
     """Give every rank the values of ``root``; the root rounds its own to what the others receive."""
     check_root(root, place.size)
@@ -263,16 +259,7 @@ def plan_broadcast(place: Place, buf: Any, root: int = 0) -> Plan:
 
 def plan_allgather(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
     """Give every rank the equal blocks of all ranks; each rank rounds its own to what the others receive."""
-    return _plan_allgather(place, sendbuf, recvbuf, equal_blocks)
-
-
-def plan_allgatherv(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
-    """Give every rank the blocks of all ranks, of any length: ``recvbuf`` is ``[data, counts, displs, MPI.FLOAT]``."""
-    return _plan_allgather(place, sendbuf, recvbuf, uneven_blocks)
-
-
-def _plan_allgather(place: Place, sendbuf: Any, recvbuf: Any, blocks_of: BlocksOf) -> Plan:
-    values, spans = blocks_of(recvbuf, place.size, writable=True)
+    values, spans = place.blocks_of(recvbuf, place.size, writable=True)
     own = values[spans[place.rank].start : spans[place.rank].stop]
     source = source_of(sendbuf, own)
 
@@ -285,17 +272,7 @@ def _plan_allgather(place: Place, sendbuf: Any, recvbuf: Any, blocks_of: BlocksO
 
 def plan_gather(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
     """Collect equal blocks on ``root``, which alone uses ``recvbuf``. The root's own block stays exact."""
-    return _plan_gather(place, sendbuf, recvbuf, root, equal_blocks)
-
-
-def plan_gatherv(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
-    """Collect blocks of any length on ``root``: ``recvbuf`` is ``[data, counts, displs, MPI.FLOAT]`` there."""
-    return _plan_gather(place, sendbuf, recvbuf, root, uneven_blocks)
-
-
-def _plan_gather(place: Place, sendbuf: Any, recvbuf: Any, root: int, blocks_of: BlocksOf) -> Plan:
-    check_root(root, place.size)
-    values, spans, own = _root_blocks(place, recvbuf, root, blocks_of=blocks_of, writable=True)
+    values, spans, own = _root_blocks(place, recvbuf, root, writable=True)
     source = source_of(sendbuf, own) if own is not None else float_vector(not_in_place(sendbuf), writable=False)
     block = own if source is None else source
     assert block is not None
@@ -308,17 +285,7 @@ def _plan_gather(place: Place, sendbuf: Any, recvbuf: Any, root: int, blocks_of:
 
 def plan_scatter(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
     """Send every rank an equal block from ``root``, which alone uses ``sendbuf``. The root's own block stays exact."""
-    return _plan_scatter(place, sendbuf, recvbuf, root, equal_blocks)
-
-
-def plan_scatterv(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
-    """Send every rank a block of any length: ``sendbuf`` is ``[data, counts, displs, MPI.FLOAT]`` on ``root``."""
-    return _plan_scatter(place, sendbuf, recvbuf, root, uneven_blocks)
-
-
-def _plan_scatter(place: Place, sendbuf: Any, recvbuf: Any, root: int, blocks_of: BlocksOf) -> Plan:
-    check_root(root, place.size)
-    values, spans, own = _root_blocks(place, sendbuf, root, blocks_of=blocks_of, writable=False)
+    values, spans, own = _root_blocks(place, sendbuf, root, writable=False)
     target = own if is_in_place(recvbuf) and own is not None else float_vector(not_in_place(recvbuf), writable=True)
 
     def run(plane: MpiPlane) -> None:
@@ -329,18 +296,9 @@ def _plan_scatter(place: Place, sendbuf: Any, recvbuf: Any, root: int, blocks_of
 
 def plan_alltoall(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
     """Send each rank one of this rank's equal blocks. The block that stays is exact."""
-    return _plan_alltoall(place, sendbuf, recvbuf, equal_blocks)
-
-
-def plan_alltoallv(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
-    """Send each rank a block of any length: both buffers are ``[data, counts, displs, MPI.FLOAT]``."""
-    return _plan_alltoall(place, sendbuf, recvbuf, uneven_blocks)
-
-
-def _plan_alltoall(place: Place, sendbuf: Any, recvbuf: Any, blocks_of: BlocksOf) -> Plan:
-    target, target_spans = blocks_of(recvbuf, place.size, writable=True)
+    target, target_spans = place.blocks_of(recvbuf, place.size, writable=True)
     in_place = is_in_place(sendbuf)
-    source, source_spans = (target, target_spans) if in_place else blocks_of(sendbuf, place.size, writable=False)
+    source, source_spans = (target, target_spans) if in_place else place.blocks_of(sendbuf, place.size, writable=False)
 
     def run(plane: MpiPlane) -> None:
         values = source
@@ -358,12 +316,13 @@ def plan_barrier(_place: Place) -> Plan:
 
 
 def _root_blocks(
-    place: Place, spec: Any, root: int, *, blocks_of: BlocksOf, writable: bool
+    place: Place, spec: Any, root: int, *, writable: bool
 ) -> tuple[Float32Array | None, tuple[Span, ...] | None, Float32Array | None]:
     """Return the root's vector, the places of its blocks, and the root's own block; on other ranks None three times."""
+    check_root(root, place.size)
     if place.rank != root:
         return None, None, None
-    values, spans = blocks_of(spec, place.size, writable=writable)
+    values, spans = place.blocks_of(spec, place.size, writable=writable)
     return values, spans, values[spans[root].start : spans[root].stop]
 
 
@@ -415,6 +374,17 @@ def row(
     return call, start
 
 
+def uneven(plan: Callable[Concatenate[Place, P], Plan], doc: str) -> Callable[Concatenate[Place, P], Plan]:
+    """Return a plan for blocks of any length, by the plan for equal ones."""
+
+    @functools.wraps(plan)
+    def plan_uneven(place: Place, /, *arguments: P.args, **options: P.kwargs) -> Plan:
+        return plan(place._replace(blocks_of=uneven_blocks), *arguments, **options)
+
+    plan_uneven.__doc__ = doc
+    return plan_uneven
+
+
 class Catalogue(PlaneComm):
     """The collectives; :class:`~netoffload_mpi.comm.CompComm` says what they have in common."""
 
@@ -425,11 +395,35 @@ class Catalogue(PlaneComm):
     Reduce_scatter_block_comp, Ireduce_scatter_block_comp = row("Reduce_scatter_block_comp", plan_reduce_scatter_block)
     Bcast_comp, Ibcast_comp = row("Bcast_comp", plan_broadcast)
     Gather_comp, Igather_comp = row("Gather_comp", plan_gather)
-    Gatherv_comp, Igatherv_comp = row("Gatherv_comp", plan_gatherv)
+    Gatherv_comp, Igatherv_comp = row(
+        "Gatherv_comp",
+        uneven(
+            plan_gather,
+            "Collect blocks of any length on ``root``: ``recvbuf`` is ``[data, counts, displs, MPI.FLOAT]`` there.",
+        ),
+    )
     Scatter_comp, Iscatter_comp = row("Scatter_comp", plan_scatter)
-    Scatterv_comp, Iscatterv_comp = row("Scatterv_comp", plan_scatterv)
+    Scatterv_comp, Iscatterv_comp = row(
+        "Scatterv_comp",
+        uneven(
+            plan_scatter,
+            "Send every rank a block of any length: ``sendbuf`` is ``[data, counts, displs, MPI.FLOAT]`` on ``root``.",
+        ),
+    )
     Allgather_comp, Iallgather_comp = row("Allgather_comp", plan_allgather)
-    Allgatherv_comp, Iallgatherv_comp = row("Allgatherv_comp", plan_allgatherv)
+    Allgatherv_comp, Iallgatherv_comp = row(
+        "Allgatherv_comp",
+        uneven(
+            plan_allgather,
+            "Give every rank all blocks, of any length: ``recvbuf`` is ``[data, counts, displs, MPI.FLOAT]``.",
+        ),
+    )
     Alltoall_comp, Ialltoall_comp = row("Alltoall_comp", plan_alltoall)
-    Alltoallv_comp, Ialltoallv_comp = row("Alltoallv_comp", plan_alltoallv)
+    Alltoallv_comp, Ialltoallv_comp = row(
+        "Alltoallv_comp",
+        uneven(
+            plan_alltoall,
+            "Send each rank a block of any length: both buffers are ``[data, counts, displs, MPI.FLOAT]``.",
+        ),
+    )
     Barrier_comp = row("Barrier_comp", plan_barrier)[0]

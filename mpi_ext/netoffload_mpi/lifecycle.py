@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -11,6 +12,8 @@ from typing import Any, NamedTuple, Self
 from mpi4py import MPI
 
 from netoffload.collectives import Quantise
+from netoffload.collectives.schedule import Span
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import Offload, parse_offload
 from netoffload.errors import NetOffloadError
 from netoffload.transport.calls import Calls
@@ -19,6 +22,7 @@ from netoffload.transport.plane import Settings
 from netoffload.transport.rendezvous.agreement import Precision
 from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload.transport.wiring.lanes import Lane
+from netoffload_mpi.buffers import equal_blocks
 from netoffload_mpi.plane import MpiPlane, connect
 from netoffload_mpi.requests import CompRequest
 
@@ -36,6 +40,8 @@ class Place(NamedTuple):
 
     rank: int
     size: int
+    blocks_of: Callable[..., tuple[Float32Array, tuple[Span, ...]]] = equal_blocks
+    """The vector of a buffer specification, and the places of its blocks."""
 
 
 class PlaneComm(MPI.Intracomm):
@@ -47,6 +53,12 @@ class PlaneComm(MPI.Intracomm):
     _calls: Calls[MpiPlane] | None = None
     _totals: CommInfo = CommInfo()
     _last_info: CommInfo = CommInfo()  # `last_info` of connections that `close` has closed; `_totals` likewise
+
+    # mpi4py's, which return a plain communicator; `_keeping_settings` makes them.
+    Split: Callable[..., Self]
+    Split_type: Callable[..., Self]
+    Create: Callable[..., Self]
+    Create_group: Callable[..., Self]
 
     def __new__(cls, comm: MPI.Intracomm | None = None, *_: object, **__: object) -> Self:
         """Share the handle of ``comm``."""
@@ -126,44 +138,6 @@ class PlaneComm(MPI.Intracomm):
         self.close()
         super().Disconnect()
 
-    def Dup(self, info: MPI.Info | None = None) -> Self:
-        """Return a duplicate with the same settings; its calls are separate from those of this communicator."""
-        return self._like(super().Dup(info))
-
-    def Dup_with_info(self, info: MPI.Info) -> Self:
-        """Do :meth:`Dup` with hints."""
-        return self._like(super().Dup_with_info(info))
-
-    def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
-        """Start :meth:`Dup`; the duplicate may be used once the request is complete."""
-        other, request = super().Idup(info)
-        return self._like(other), request
-
-    def Idup_with_info(self, info: MPI.Info) -> tuple[Self, MPI.Request]:
-        """Start :meth:`Dup_with_info`."""
-        other, request = super().Idup_with_info(info)
-        return self._like(other), request
-
-    def Clone(self) -> Self:
-        """Return a clone with the same settings."""
-        return self._like(super().Clone())
-
-    def Split(self, color: int = 0, key: int = 0) -> Self:
-        """Return the communicator of this rank's color with the same settings; COMM_NULL for ``MPI.UNDEFINED``."""
-        return self._like(super().Split(color, key))
-
-    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Self:
-        """Return a communicator of the ranks that share, for example, memory, with the same settings."""
-        return self._like(super().Split_type(split_type, key, info))
-
-    def Create(self, group: MPI.Group) -> Self:
-        """Return a communicator of ``group`` with the same settings; COMM_NULL on all other ranks."""
-        return self._like(super().Create(group))
-
-    def Create_group(self, group: MPI.Group, tag: int = 0) -> Self:
-        """Do :meth:`Create`; only the members of ``group`` call it."""
-        return self._like(super().Create_group(group, tag))
-
     def __enter__(self) -> Self:
         """Return self."""
         return self
@@ -205,3 +179,22 @@ class PlaneComm(MPI.Intracomm):
                     if is_blocking:
                         request.wait()
             raise
+
+
+def _keeping_settings(name: str) -> Callable[..., Any]:
+    """Return mpi4py's method of this name; the communicator that it makes has the settings of the one it came from."""
+    make = getattr(MPI.Intracomm, name)
+
+    @functools.wraps(make)
+    def method(self: PlaneComm, *arguments: Any, **options: Any) -> Any:
+        made = make(self, *arguments, **options)
+        return (self._like(made[0]), made[1]) if isinstance(made, tuple) else self._like(made)
+
+    return method
+
+
+for _name in (
+    *("Dup", "Dup_with_info", "Idup", "Idup_with_info", "Clone"),
+    *("Split", "Split_type", "Create", "Create_group"),
+):
+    setattr(PlaneComm, _name, _keeping_settings(_name))

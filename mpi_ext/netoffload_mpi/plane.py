@@ -20,6 +20,7 @@ from mpi4py import MPI
 
 from netoffload.errors import PeerLostError
 from netoffload.transport.plane import DataPlane, Settings, set_up
+from netoffload.transport.rendezvous import missing
 from netoffload.transport.rounds.driver import prepare
 from netoffload.transport.rounds.exchange import LATE_S_DEFAULT
 
@@ -135,13 +136,11 @@ class MpiRendezvous:
 
     def _missing(self) -> PeerLostError:
         """Return the error that names the missing ranks, and send it to the others."""
-        missing = ", ".join(str(peer) for peer, came in self._came.items() if not came)
         error = PeerLostError(
-            f"rank {missing} did not come to the set-up within {self._limit_s:g} s: its process is stopped, or its "
-            "host or link is down"
-            if missing
-            else f"a rank received nothing for {self._limit_s:g} s during the set-up: its process is stopped"
+            f"a rank received nothing for {self._limit_s:g} s during the set-up: its process is stopped"
         )
+        if absent := [peer for peer, came in self._came.items() if not came]:
+            error = missing(absent, self._limit_s)
         _abandoned.extend(self._send(None, str(error)))
         return error
 

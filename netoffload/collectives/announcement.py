@@ -130,10 +130,14 @@ def meet(exchange: Exchange, announcement: Announcement) -> None:
 
 
 @contextmanager
-def met(exchange: Exchange, announcement: Announcement) -> Iterator[None]:
-    """Make the body one call of all ranks: they meet before it, and if it raises, the exchange ends on all of them."""
+def met(exchange: Exchange, announcement: Announcement, *, already: bool = False) -> Iterator[None]:
+    """Make the body one call of all ranks: they meet before it, and if it raises, the exchange ends on all of them.
+
+    ``already``: the ranks know by another meeting that all make this call, with equal lengths.
+    """
     with aborting_on_error(exchange):
-        meet(exchange, announcement)
+        if not already:
+            meet(exchange, announcement)
         yield
 
 

@@ -16,22 +16,13 @@ import math
 from collections.abc import Sequence
 
 from netoffload.collectives.announcement import Announcement, Call, meet, met
-from netoffload.collectives.exchange import (
-    Channel,
-    Exchange,
-    Gathering,
-    Meeting,
-    Quantise,
-    RingRound,
-    Stopwatch,
-    quantise_own,
-)
+from netoffload.collectives.exchange import Channel, Exchange, Quantise, quantise_own
 from netoffload.collectives.operations import Operation
-from netoffload.collectives.ring import CHUNK_FLOATS, allgather_round, allreduce_round, reduce_scatter_round
+from netoffload.collectives.ring import CHUNK_FLOATS, ring_allgather, ring_allreduce, ring_reduce_scatter
 from netoffload.collectives.schedule import partition
 from netoffload.collectives.transfer import octets_of
-from netoffload.collectives.tree import broadcast_round, reduce_round
-from netoffload.collectives.worker_aggregator import aggregator_round
+from netoffload.collectives.tree import broadcast, reduce
+from netoffload.collectives.worker_aggregator import aggregator_allreduce
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
@@ -47,44 +38,15 @@ class SubExchange:
     # It uses the same channels, so ranks must enter calls on overlapping sub-exchanges in the same order.
 
     def __init__(self, whole: Exchange, members: Sequence[int]) -> None:
-        self._whole = whole
-        self._members = tuple(members)
-        self.rank = self._members.index(whole.rank)
-        self.size = len(self._members)
-
-    @property
-    def calling(self) -> str:
-        """The words of the whole exchange."""
-        return self._whole.calling
-
-    @property
-    def stopwatch(self) -> Stopwatch:
-        """The stopwatch of the whole exchange."""
-        return self._whole.stopwatch
+        self._whole, self._members = whole, tuple(members)
+        self.rank, self.size = self._members.index(whole.rank), len(self._members)
+        self.calling, self.stopwatch = whole.calling, whole.stopwatch
+        self.wait, self.drive, self.scratch = whole.wait, whole.drive, whole.scratch
+        self.abort, self.close = whole.abort, whole.close
 
     def channel(self, peer: int, *, tagged: bool) -> Channel:
         """Return the channel to member ``peer``."""
         return self._whole.channel(self._members[peer], tagged=tagged)
-
-    def wait(self, readable: Sequence[Channel], writable: Sequence[Channel], *, may_be_late: bool = False) -> None:
-        """Sleep in the whole exchange."""
-        self._whole.wait(readable, writable, may_be_late=may_be_late)
-
-    def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
-        """Carry a round out in the whole exchange."""
-        return self._whole.drive(round_)
-
-    def scratch(self, count: int) -> Float32Array:
-        """Return scratch memory of the whole exchange."""
-        return self._whole.scratch(count)
-
-    def abort(self, error: BaseException) -> None:
-        """Abort the whole exchange."""
-        self._whole.abort(error)
-
-    def close(self) -> None:
-        """Close the whole exchange."""
-        self._whole.close()
 
 
 def default_groups(size: int) -> list[list[int]]:
@@ -138,23 +100,31 @@ def hierarchical_allreduce(
             across = SubExchange(exchange, members)
             meet(across, Announcement(Call.CONFIRM))
             if top == "wa":
-                aggregator_round(across, block, aggregator=0, tagged=tagged, operation=operation)
+                aggregator_allreduce(across, block, tagged=tagged, operation=operation, have_met=True)
             else:
-                allreduce_round(
-                    across, block, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
+                ring_allreduce(
+                    across,
+                    block,
+                    tagged=tagged,
+                    operation=operation,
+                    quantise=quantise,
+                    chunk_floats=chunk_floats,
+                    have_met=True,
                 )
 
         if len({len(group) for group in groups}) == 1:
             spans = partition(values.size, inner.size)
-            reduce_scatter_round(inner, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+            ring_reduce_scatter(
+                inner, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats, have_met=True
+            )
             span = spans[inner.rank]
             exchange_between([group[inner.rank] for group in groups], values[span.start : span.stop])
             meet(inner, Announcement(Call.CONFIRM))
-            allgather_round(inner, values, spans, tagged=tagged, quantise=quantise)
+            ring_allgather(inner, values, spans, tagged=tagged, quantise=quantise, have_met=True)
             return
-        reduce_round(inner, values, root=0, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+        reduce(inner, values, root=0, tagged=tagged, operation=operation, chunk_floats=chunk_floats, have_met=True)
         if inner.rank == 0:
             exchange_between([group[0] for group in groups], values)
             quantise_own(exchange, quantise, values)  # also in a group of one, or it would differ from the others
         meet(inner, Announcement(Call.CONFIRM))
-        broadcast_round(inner, values, root=0, tagged=tagged, quantise=None)
+        broadcast(inner, values, root=0, tagged=tagged, have_met=True)

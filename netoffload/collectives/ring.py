@@ -1,8 +1,7 @@
 """The ring: INCEPTIONN, Algorithm 1, as one stream in and one stream out; and its two halves by themselves.
 
 A rank sends in step s+1 what it receives in step s. Laid end to end, rank r sends the blocks r, r-1, r-2, ... and
-receives the same list shifted by one. So two cursors are the whole state of a call: how far it has sent, and how far
-it has received and reduced. The sender may go as far as the other cursor has been::
+receives the same list shifted by one::
 
     blocks of the walk     r        r-1       r-2       r-3 ...
     received and reduced            ██████████████▌
@@ -19,6 +18,7 @@ phase 2 alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import cast
 
 from netoffload.collectives.announcement import Announcement, Call, counts_in_words, met
@@ -32,7 +32,7 @@ from netoffload.collectives.schedule import (
     partition,
     reduce_scatter_walk,
 )
-from netoffload.collectives.transfer import EXACT_TYPES, octets_of
+from netoffload.collectives.transfer import EXACT_TYPES, move_all, octets_of
 from netoffload.compiled.arrays import Float32Array
 
 CHUNK_FLOATS = 64 * 1024
@@ -67,18 +67,22 @@ def ring_allreduce(
     operation: Operation = Operation.SUM,
     quantise: Quantise | None = None,
     chunk_floats: int = CHUNK_FLOATS,
+    have_met: bool = False,
 ) -> None:
     """Replace ``values`` on every rank by the reduction over all ranks, in place.
 
     Vectors are contiguous and equally long on all ranks; tagged ones are float32, untagged ones any of ``EXACT_TYPES``.
     The owner of a block applies ``quantise`` to its finished sum, piece by piece and once per element, before the block
-    travels: only so do ranks end bit-identical on lossy channels. ``chunk_floats`` may differ between ranks.
+    travels: only so do ranks end bit-identical on lossy channels. ``chunk_floats`` may differ between ranks. Ranks that
+    ``have_met`` know by another meeting that all make this call, with equal lengths.
     """
+    rank, size = exchange.rank, exchange.size
     details = _type_in_words(values, tagged=tagged)
-    with met(exchange, Announcement(Call.RING_ALLREDUCE, values.size, tagged, operation, details=details)):
-        allreduce_round(
-            exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
-        )
+    announced = Announcement(Call.RING_ALLREDUCE, values.size, tagged, operation, details=details)
+    with met(exchange, announced, already=have_met):
+        blocks = partition(values.size, size)
+        walk = [blocks[block] for block in allreduce_walk(rank, size)]
+        _run(exchange, values, walk, size - 1, tagged, operation, quantise, chunk_floats)
 
 
 def ring_reduce_scatter(
@@ -89,12 +93,16 @@ def ring_reduce_scatter(
     tagged: bool,
     operation: Operation = Operation.SUM,
     chunk_floats: int = CHUNK_FLOATS,
+    have_met: bool = False,
 ) -> None:
     """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks; the rest is overwritten."""
     # Nothing is quantised, because a rank keeps its result.
+    rank, size = exchange.rank, exchange.size
     details = f"{_type_in_words(values, tagged=tagged)} parts {_in_words(spans)}".lstrip()
-    with met(exchange, Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, details=details)):
-        reduce_scatter_round(exchange, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+    announced = Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, details=details)
+    with met(exchange, announced, already=have_met):
+        walk = [spans[block] for block in reduce_scatter_walk(rank, size)]
+        _run(exchange, values, walk, size - 1, tagged, operation, None, chunk_floats)
 
 
 def ring_allgather(
@@ -104,53 +112,17 @@ def ring_allgather(
     *,
     tagged: bool,
     quantise: Quantise | None = None,
+    have_met: bool = False,
 ) -> None:
     """Fill ``values`` on every rank with ``values[spans[r]]`` of every rank r, who rounds it by ``quantise`` first."""
+    rank, size = exchange.rank, exchange.size
     details = f"{_type_in_words(values, tagged=tagged)} counts {counts_in_words(map(len, spans))}".lstrip()
-    with met(exchange, Announcement(Call.ALLGATHER, sum(map(len, spans)), tagged, details=details)):
-        allgather_round(exchange, values, spans, tagged=tagged, quantise=quantise)
-
-
-def allreduce_round(
-    exchange: Exchange,
-    values: Vector,
-    *,
-    tagged: bool,
-    operation: Operation,
-    quantise: Quantise | None,
-    chunk_floats: int,
-) -> None:
-    """Do :func:`ring_allreduce` for ranks that have met."""
-    rank, size = exchange.rank, exchange.size
-    blocks = partition(values.size, size)
-    walk = [blocks[block] for block in allreduce_walk(rank, size)]
-    _run(exchange, values, walk, size - 1, tagged, operation, quantise, chunk_floats)
-
-
-def reduce_scatter_round(
-    exchange: Exchange,
-    values: Vector,
-    spans: Sequence[Span],
-    *,
-    tagged: bool,
-    operation: Operation,
-    chunk_floats: int,
-) -> None:
-    """Do :func:`ring_reduce_scatter` for ranks that have met."""
-    rank, size = exchange.rank, exchange.size
-    walk = [spans[block] for block in reduce_scatter_walk(rank, size)]
-    _run(exchange, values, walk, size - 1, tagged, operation, None, chunk_floats)
-
-
-def allgather_round(
-    exchange: Exchange, values: Vector, spans: Sequence[Span], *, tagged: bool, quantise: Quantise | None
-) -> None:
-    """Do :func:`ring_allgather` for ranks that have met."""
-    rank, size = exchange.rank, exchange.size
-    walk = [spans[block] for block in allgather_walk(rank, size)]
-    if size > 1:
-        quantise_own(exchange, quantise, _floats(values[walk[0].start : walk[0].stop]))
-    _run(exchange, values, walk, 0, tagged, Operation.SUM, None, CHUNK_FLOATS)
+    announced = Announcement(Call.ALLGATHER, sum(map(len, spans)), tagged, details=details)
+    with met(exchange, announced, already=have_met):
+        walk = [spans[block] for block in allgather_walk(rank, size)]
+        if size > 1:
+            quantise_own(exchange, quantise, _floats(values[walk[0].start : walk[0].stop]))
+        _run(exchange, values, walk, 0, tagged, Operation.SUM, None, CHUNK_FLOATS)
 
 
 def _run(
@@ -174,104 +146,32 @@ def _run(
         staged = exchange.scratch(2 * chunk_floats).view(values.dtype)
     ring = RingRound(values, walk, reducing, operation, quantise, outward, inward, staged)
     if not exchange.drive(ring):
-        _Round(exchange, ring).run()
+        _go_round(exchange, ring)
 
 
-class _Round:
-    """The two cursors of one call, in octets of ``values``; the oracle for transports that drive rings by themselves.
+def _go_round(exchange: Exchange, ring: RingRound) -> None:
+    """Do what :class:`~netoffload.collectives.exchange.RingRound` describes, a chunk in each direction at a time.
 
-    ``walk[s]`` is sent in step s, ``walk[s + 1]`` is received in step s; the first ``reducing`` steps combine.
+    No rank waits for ever: of all ranks, the one that has come the shortest way sends what its right neighbour awaits,
+    and its left neighbour has offered what it awaits itself. So chunks may differ in length between ranks.
     """
+    chunk = ring.staged.size
+    for step, (sending, receiving) in enumerate(pairwise(ring.walk)):
+        is_reducing = step < ring.reducing
+        for at in range(0, max(len(sending), len(receiving)), chunk):
+            going = ring.values[sending.start + at : min(sending.start + at + chunk, sending.stop)]
+            own = _floats(ring.values[receiving.start + at : min(receiving.start + at + chunk, receiving.stop)])
+            coming = _floats(ring.staged[: own.size]) if is_reducing else own
+            sends, receives = [(ring.outward, _octets_of(going))], [(ring.inward, _octets_of(coming))]
+            move_all(exchange, sends, receives)
+            if is_reducing:
+                combine(exchange, ring.operation, own, coming)
+                if step == ring.reducing - 1:  # this rank owns the block
+                    quantise_own(exchange, ring.quantise, own)
 
-    def __init__(self, exchange: Exchange, ring: RingRound) -> None:
-        self._exchange = exchange
-        self._values = ring.values
-        self._octets = octets_of(ring.values, EXACT_TYPES)
-        self._operation = ring.operation
-        self._quantise = ring.quantise
-        self._width = ring.values.itemsize
-        self._chunk = ring.staged.nbytes
-        self._steps = len(ring.walk) - 1
-        self._reducing = ring.reducing
-        self._walk = [Span(span.start * self._width, span.stop * self._width) for span in ring.walk]
-        self._outward = ring.outward
-        self._inward = ring.inward
-        self._staged = ring.staged
-        self._staging = octets_of(ring.staged, EXACT_TYPES)
-        self._sending = 0  # step
-        self._sent = self._walk[0].start
-        self._receiving = 0  # step
-        self._received = self._walk[1].start
-        self._reduced = self._walk[1].start  # up to here this rank has finished the block that it receives
 
-    def run(self) -> None:
-        while self._sending < self._steps or self._receiving < self._steps:
-            writable = [self._outward] if self._push() else []
-            if self._receiving < self._steps:
-                if not self._pull():
-                    self._exchange.wait([self._inward], writable)
-            elif writable:
-                self._exchange.wait([], writable)
-
-    def _push(self) -> bool:
-        """Send what is ready; return whether the channel refused a part."""
-        while self._sending < self._steps:
-            stop = self._walk[self._sending].stop
-            if self._sent < (ready := self._ready_until(stop)):
-                count = self._outward.send_some(self._octets[self._sent : ready])
-                if count == 0:
-                    return True
-                self._sent += count
-            elif self._sent < stop:
-                return False
-            if self._sent == stop:
-                self._sending += 1
-                self._sent = self._walk[self._sending].start
-        return False
-
-    def _ready_until(self, stop: int) -> int:
-        """Return the octet up to which the sender's block may be sent: whole chunks, or all of it."""
-        if self._sending <= self._receiving:
-            return stop
-        if self._sending > self._receiving + 1:
-            return self._sent  # that block has not begun to arrive
-        if self._reduced == stop:
-            return stop
-        start = self._walk[self._sending].start
-        # Whole chunks only: if every rank held back a part of a chunk, all could wait for the rest of theirs.
-        return start + (self._reduced - start) // self._chunk * self._chunk
-
-    def _pull(self) -> bool:
-        """Receive once, reduce a chunk that became whole; return whether anything moved."""
-        block = self._walk[self._receiving + 1]
-        if self._received < block.stop:
-            if self._receiving < self._reducing:
-                count = self._receive_added(block)
-            else:  # finished values, in place
-                count = self._inward.receive_some(self._octets[self._received : block.stop])
-                self._received = self._reduced = self._received + count
-            if count == 0:
-                return False
-        if self._reduced == block.stop:
-            self._receiving += 1
-            if self._receiving < self._steps:
-                self._received = self._reduced = self._walk[self._receiving + 1].start
-        return True
-
-    def _receive_added(self, block: Span) -> int:
-        """Receive into scratch memory; combine once a chunk, or the block, is whole."""
-        chunk_end = min(self._reduced + self._chunk, block.stop)
-        filled = self._received - self._reduced
-        count = self._inward.receive_some(self._staging[filled : chunk_end - self._reduced])
-        self._received += count
-        if self._received == chunk_end:
-            first, last = self._reduced // self._width, chunk_end // self._width
-            target = _floats(self._values[first:last])
-            combine(self._exchange, self._operation, target, _floats(self._staged[: last - first]))
-            if self._receiving == self._reducing - 1:  # the last step that reduces: this rank owns the block
-                quantise_own(self._exchange, self._quantise, target)
-            self._reduced = chunk_end
-        return count
+def _octets_of(values: Vector) -> memoryview:
+    return octets_of(values, EXACT_TYPES)
 
 
 def _type_in_words(values: Vector, *, tagged: bool) -> str:

@@ -8,11 +8,11 @@ chain and short ones a binomial tree.
 from __future__ import annotations
 
 from netoffload.collectives.announcement import Announcement, Call, check_root, met
-from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise, combine, quantise_own
+from netoffload.collectives.exchange import Exchange, Quantise, combine, quantise_own
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.ring import CHUNK_FLOATS
 from netoffload.collectives.schedule import Branch, binomial, chain
-from netoffload.collectives.transfer import octets_of
+from netoffload.collectives.transfer import Piece, move_all, octets_of
 from netoffload.compiled.arrays import Float32Array
 
 BINOMIAL_FLOATS = 8 * 1024
@@ -21,13 +21,22 @@ between processes. With longer vectors the links are the limit."""
 
 
 def broadcast(
-    exchange: Exchange, values: Float32Array, *, root: int, tagged: bool, quantise: Quantise | None = None
+    exchange: Exchange,
+    values: Float32Array,
+    *,
+    root: int,
+    tagged: bool,
+    quantise: Quantise | None = None,
+    have_met: bool = False,
 ) -> None:
     """Replace ``values`` on every rank by those of ``root``, which rounds its own by ``quantise``."""
-    octets_of(values)
+    octets = octets_of(values)
     check_root(root, exchange.size)
-    with met(exchange, Announcement(Call.BROADCAST, values.size, tagged, root=root)):
-        broadcast_round(exchange, values, root=root, tagged=tagged, quantise=quantise)
+    with met(exchange, Announcement(Call.BROADCAST, values.size, tagged, root=root), already=have_met):
+        branch = branch_of(exchange, values.size, root)
+        if branch.parent is None and exchange.size > 1:
+            quantise_own(exchange, quantise, values)
+        pass_down(exchange, octets, branch, tagged=tagged)
 
 
 def reduce(
@@ -38,12 +47,26 @@ def reduce(
     tagged: bool,
     operation: Operation = Operation.SUM,
     chunk_floats: int = CHUNK_FLOATS,
+    have_met: bool = False,
 ) -> None:
     """Replace ``values`` on ``root`` by the reduction over all ranks, on other ranks by partial sums."""
     octets_of(values)
     check_root(root, exchange.size)
-    with met(exchange, Announcement(Call.REDUCE, values.size, tagged, operation, root=root)):
-        reduce_round(exchange, values, root=root, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+    with met(exchange, Announcement(Call.REDUCE, values.size, tagged, operation, root=root), already=have_met):
+        branch, staged = branch_of(exchange, values.size, root), exchange.scratch(chunk_floats)
+        inward = [exchange.channel(child, tagged=tagged) for child in branch.children]
+        outward = None if branch.parent is None else exchange.channel(branch.parent, tagged=tagged)
+        finished: list[Piece] = []  # the chunk before, which leaves while the next one comes
+        for start in range(0, values.size, chunk_floats):
+            chunk = values[start : start + chunk_floats]
+            coming = staged[: chunk.size]
+            for channel in inward:
+                move_all(exchange, finished, [(channel, octets_of(coming))])
+                combine(exchange, operation, chunk, coming)
+                finished = []
+            move_all(exchange, finished, [])
+            finished = [] if outward is None else [(outward, octets_of(chunk))]
+        move_all(exchange, finished, [])
 
 
 def branch_of(exchange: Exchange, count: int, root: int) -> Branch:
@@ -53,16 +76,6 @@ def branch_of(exchange: Exchange, count: int, root: int) -> Branch:
     branch = tree((exchange.rank - root) % size, size)
     parent = None if branch.parent is None else (branch.parent + root) % size
     return Branch(parent, tuple((child + root) % size for child in branch.children))
-
-
-def broadcast_round(
-    exchange: Exchange, values: Float32Array, *, root: int, tagged: bool, quantise: Quantise | None
-) -> None:
-    """Do :func:`broadcast` for ranks that have met."""
-    branch = branch_of(exchange, values.size, root)
-    if branch.parent is None and exchange.size > 1:
-        quantise_own(exchange, quantise, values)
-    pass_down(exchange, octets_of(values), branch, tagged=tagged)
 
 
 def pass_down(
@@ -87,35 +100,3 @@ def pass_down(
             readable = [inward] if inward is not None and received < total else []
             writable = [one for one, done in zip(outward, sent, strict=True) if done < received]
             exchange.wait(readable, writable, may_be_late=may_be_late)
-
-
-def reduce_round(
-    exchange: Exchange, values: Float32Array, *, root: int, tagged: bool, operation: Operation, chunk_floats: int
-) -> None:
-    """Do :func:`reduce` for ranks that have met."""
-    branch, octets = branch_of(exchange, values.size, root), octets_of(values)
-    inward = [exchange.channel(child, tagged=tagged) for child in branch.children]
-    outward = None if branch.parent is None else exchange.channel(branch.parent, tagged=tagged)
-    staged = exchange.scratch(chunk_floats)
-    staging, chunk, total = octets_of(staged), chunk_floats * FLOAT_OCTETS, len(octets)
-    sent = 0
-    reduced = 0 if inward else total  # octets that this rank has finished
-    child, filled = 0, 0
-    while reduced < total or (outward is not None and sent < total):
-        moved = 0
-        if outward is not None and sent < reduced:
-            moved = outward.send_some(octets[sent:reduced])
-            sent += moved
-        if reduced < total:
-            length = min(chunk, total - reduced)
-            moved += (count := inward[child].receive_some(staging[filled:length]))
-            filled += count
-            if filled == length:
-                first, last = reduced // FLOAT_OCTETS, (reduced + length) // FLOAT_OCTETS
-                combine(exchange, operation, values[first:last], staged[: last - first])
-                child, filled = child + 1, 0
-                if child == len(inward):
-                    child, reduced = 0, reduced + length
-        if not moved:
-            writable = [outward] if outward is not None and sent < reduced else []
-            exchange.wait([inward[child]] if reduced < total else [], writable)

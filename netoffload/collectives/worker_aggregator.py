@@ -132,33 +132,27 @@ def aggregator_allreduce(
     tagged: bool,
     aggregator: int = 0,
     operation: Operation = Operation.SUM,
+    have_met: bool = False,
 ) -> None:
     """Replace ``values`` on every rank by the reduction over all ranks, which ``aggregator`` computes."""
     # It is a worker too: its own values come first, then those of the others in rank order. The result comes down
     # untagged, so all ranks end identical.
-    octets_of(values)
-    check_root(aggregator, exchange.size)
-    with met(exchange, Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator)):
-        aggregator_round(exchange, values, aggregator=aggregator, tagged=tagged, operation=operation)
-
-
-def aggregator_round(
-    exchange: Exchange, values: Float32Array, *, aggregator: int, tagged: bool, operation: Operation
-) -> None:
-    """Do :func:`aggregator_allreduce` for ranks that have met."""
     octets = octets_of(values)
-    if exchange.rank != aggregator:
-        move_all(exchange, [(exchange.channel(aggregator, tagged=tagged), octets)], [])
-        # The aggregator first receives from all others, over one link: that may take much longer than a time limit.
-        move_all(exchange, [], [(exchange.channel(aggregator, tagged=False), octets)], may_be_late=True)
-    elif below := [rank for rank in range(exchange.size) if rank != aggregator]:
+    check_root(aggregator, exchange.size)
+    announced = Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator)
+    with met(exchange, announced, already=have_met):
+        if exchange.rank != aggregator:
+            move_all(exchange, [(exchange.channel(aggregator, tagged=tagged), octets)], [])
+            # The aggregator first receives from all others, over one link: that may take much longer than a time limit.
+            move_all(exchange, [], [(exchange.channel(aggregator, tagged=False), octets)], may_be_late=True)
+        elif below := [rank for rank in range(exchange.size) if rank != aggregator]:
 
-        def take(start: int, piece: Float32Array) -> None:
-            combine(exchange, operation, values[start : start + piece.size], piece)
+            def take(start: int, piece: Float32Array) -> None:
+                combine(exchange, operation, values[start : start + piece.size], piece)
 
-        windows = exchange.scratch(len(below) * _WINDOW_FLOATS)
-        _reduce(exchange, below, windows, values.size, take, tagged=tagged, operation=operation)
-        move_all(exchange, [(exchange.channel(worker, tagged=False), octets) for worker in below], [])
+            windows = exchange.scratch(len(below) * _WINDOW_FLOATS)
+            _reduce(exchange, below, windows, values.size, take, tagged=tagged, operation=operation)
+            move_all(exchange, [(exchange.channel(worker, tagged=False), octets) for worker in below], [])
 
 
 def _reduce(

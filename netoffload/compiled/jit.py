@@ -44,7 +44,7 @@ def cpu_features() -> dict[str, bool]:
 
 
 def _sources_digest() -> str:
-    """Return a digest over all sources whose compiled functions are inlined into other files."""
+    """Return a digest over all sources whose compiled functions are inlined into other files, or take their tuples."""
     package = Path(__file__).resolve().parents[1]
     daemon = package.parent / "daemon" / "netoffload_daemon"
     if not daemon.is_dir():  # installed as a wheel: the packages lie side by side
@@ -54,7 +54,7 @@ def _sources_digest() -> str:
     names = (
         "codec_specs.py",
         "collectives/operations.py",
-        "transport/rounds/loop_port.py",
+        *(f"transport/rounds/{name}.py" for name in ("loop_port", "meeting_loop", "ring_loop")),
         "transport/wiring/chunks.py",
     )
     files = tuple(package / name for name in names)

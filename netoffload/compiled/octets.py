@@ -18,29 +18,19 @@ from netoffload.compiled.jit import JIT_DISABLED, inline_kernel
 
 if JIT_DISABLED:
 
-    def load_u16(octets: Uint8Array, at: int) -> int:
-        """Return the 16-bit little-endian word at ``at``."""
-        return int(octets[at]) | int(octets[at + 1]) << 8
+    def _make_load(bits: int) -> Any:
+        def load(octets: Uint8Array, at: int) -> int:
+            word = bytes(octets[at : at + bits // 8]).ljust(bits // 8, b"\0")
+            return int.from_bytes(word, "little", signed=bits == 64)
 
-    def load_u32(octets: Uint8Array, at: int) -> int:
-        """Return the 32-bit little-endian word at ``at``."""
-        return int.from_bytes(bytes(octets[at : at + 4]).ljust(4, b"\0"), "little")
+        return load
 
-    def load_u64(octets: Uint8Array, at: int) -> int:
-        """Return the 64-bit little-endian word at ``at`` as a signed number."""
-        return int.from_bytes(bytes(octets[at : at + 8]).ljust(8, b"\0"), "little", signed=True)
+    def _make_store(bits: int) -> Any:
+        def store(octets: Uint8Array, at: int, word: int) -> None:
+            low = (int(word) & (1 << bits) - 1).to_bytes(bits // 8, "little")
+            octets[at : at + bits // 8] = np.frombuffer(low, np.uint8)
 
-    def store_u16(octets: Uint8Array, at: int, word: int) -> None:
-        """Store the low 16 bits of ``word`` at ``at``, little-endian."""
-        octets[at : at + 2] = np.frombuffer((int(word) & 0xFFFF).to_bytes(2, "little"), np.uint8)
-
-    def store_u32(octets: Uint8Array, at: int, word: int) -> None:
-        """Store the low 32 bits of ``word`` at ``at``, little-endian."""
-        octets[at : at + 4] = np.frombuffer((int(word) & 0xFFFFFFFF).to_bytes(4, "little"), np.uint8)
-
-    def store_u64(octets: Uint8Array, at: int, word: int) -> None:
-        """Store the low 64 bits of ``word`` at ``at``, little-endian."""
-        octets[at : at + 8] = np.frombuffer((int(word) & (1 << 64) - 1).to_bytes(8, "little"), np.uint8)
+        return store
 
     def bit_length(word: int) -> int:
         """Return how many bits a number of 0 or more has, without zeros in front."""
@@ -100,9 +90,6 @@ else:
 
         return store
 
-    load_u16, load_u32, load_u64 = _make_load(16), _make_load(32), _make_load(64)
-    store_u16, store_u32, store_u64 = _make_store(16), _make_store(32), _make_store(64)
-
     @emits(types.int64, types.uintp)
     def int32_at(builder: Builder, address: Value) -> Value:
         """Return the 32-bit integer at an address of memory."""
@@ -150,6 +137,13 @@ else:
     def clear_octets(builder: Builder, target: Value, at: Value, count: Value) -> None:
         """Set ``count`` octets to 0 (memset)."""
         cgutils.memset(builder, builder.gep(target, [at]), count, 0)
+
+
+load_u16, load_u32, load_u64 = _make_load(16), _make_load(32), _make_load(64)
+"""(octets, at): Return the little-endian word at ``at``; one of 64 bits is signed."""
+
+store_u16, store_u32, store_u64 = _make_store(16), _make_store(32), _make_store(64)
+"""(octets, at, word): Store the low bits of ``word`` at ``at``, little-endian."""
 
 
 @inline_kernel

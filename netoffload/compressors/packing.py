@@ -67,7 +67,7 @@ def _unfold4(word: int, width: int) -> int:
     return (pairs & one) | ((pairs >> width) & one) << 16
 
 
-@inline_kernel
+@kernel
 def pack(codes: Uint8Array, first: int, count: int, width: int, target: Uint8Array, at: int) -> int:
     """Write ``count`` codes from index ``first`` on as a stream at ``at``; return where it ends.
 
@@ -88,7 +88,7 @@ def pack(codes: Uint8Array, first: int, count: int, width: int, target: Uint8Arr
     return at + ((count * width + 7) >> 3)
 
 
-@inline_kernel
+@kernel
 def unpack(stream: Uint8Array, at: int, codes: Uint8Array, first: int, count: int, width: int) -> int:
     """Write the ``count`` codes of the stream at ``at`` to index ``first`` on; return where the stream ends, or -1.
 
@@ -111,18 +111,6 @@ def unpack(stream: Uint8Array, at: int, codes: Uint8Array, first: int, count: in
     if bits & 7 and whole(stream[at + (bits >> 3)]) >> (bits & 7):
         return -1
     return at + ((bits + 7) >> 3)
-
-
-@kernel
-def pack_stream(codes: Uint8Array, first: int, count: int, width: int, target: Uint8Array, at: int) -> int:
-    """:func:`pack` of one stream."""
-    return pack(codes, first, count, width, target, at)
-
-
-@kernel
-def unpack_stream(stream: Uint8Array, at: int, codes: Uint8Array, first: int, count: int, width: int) -> int:
-    """:func:`unpack` of one stream."""
-    return unpack(stream, at, codes, first, count, width)
 
 
 @inline_kernel

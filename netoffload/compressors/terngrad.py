@@ -149,7 +149,7 @@ class TernGrad(Compressor):
         scalers, stream, rest = parts.split(body)
         codes = np.empty(parts.count, np.uint16)
         if self.packing == "bits":
-            valid = packing.unpack_stream(stream, 0, codes.view(np.uint8), 0, codes.size, _WIDTH) >= 0
+            valid = packing.unpack(stream, 0, codes.view(np.uint8), 0, codes.size, _WIDTH) >= 0
         else:
             valid = packing.unpack_trits(stream, 0, codes, codes.size)
         if not valid:
@@ -185,7 +185,7 @@ class TernGrad(Compressor):
 
         def pack(target: Uint8Array, at: int) -> None:
             if self.packing == "bits":
-                packing.pack_stream(codes.view(np.uint8), 0, codes.size, _WIDTH, target, at)
+                packing.pack(codes.view(np.uint8), 0, codes.size, _WIDTH, target, at)
             else:
                 packing.pack_trits(codes, codes.size, target, at)
 
@@ -233,7 +233,7 @@ class TernarySum:
         shared, sums, rest = self._added(payloads, layout)
         payload = self._body(layout).payload(
             shared,
-            lambda target, at: packing.pack_stream(sums.view(np.uint8), 0, sums.size, self.width, target, at),
+            lambda target, at: packing.pack(sums.view(np.uint8), 0, sums.size, self.width, target, at),
             (rest / self.workers).astype(np.float32),
         )
         write_header(payload, self.method_id, self.flags, layout.count)
@@ -244,7 +244,7 @@ class TernarySum:
         parts = self._body(layout)
         scalers, stream, rest = parts.split(body_of(payload, layout, self.method_id, self.flags))
         sums = np.empty(parts.count, np.uint16)
-        end = packing.unpack_stream(stream, 0, sums.view(np.uint8), 0, sums.size, self.width)
+        end = packing.unpack(stream, 0, sums.view(np.uint8), 0, sums.size, self.width)
         if end < 0 or sums.max(initial=0) > 2 * self.workers:
             raise CodecError(f"payload has a sum that {self.workers} ternary digits cannot make")
         if not np.isfinite(rest).all():

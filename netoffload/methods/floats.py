@@ -17,23 +17,12 @@ rounding errors of the hops are lost. With ``bounded`` they are small, because m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from netoffload.collectives import (
-    CHUNK_FLOATS,
-    Exchange,
-    Operation,
-    Quantise,
-    hierarchical_allreduce,
-    ring_allreduce,
-    schedule,
-    tree_exchange,
-)
+from netoffload.collectives import hierarchical_allreduce, ring_allreduce, schedule, tree_exchange
 from netoffload.collectives.exchange import FLOAT_OCTETS
-from netoffload.collectives.ring import allreduce_round
-from netoffload.collectives.transfer import aborting_on_error
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.methods.base import Bucket, Member, MethodSpec, Update, WeightExchange
@@ -53,18 +42,18 @@ class RingReducer(RememberingReducer):
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`~netoffload.methods.base.GradientReducer.reduce`."""
-        return self._summed(gradient, bucket, ring_allreduce)
+        return self._summed(gradient, bucket, False)
 
     def reduce_met(self, gradient: Float32Array, bucket: Bucket) -> Float32Array:
         """See :meth:`~netoffload.methods.base.GradientReducer.reduce_met`; groups meet all the same."""
-        return self._summed(gradient, bucket, met_allreduce)
+        return self._summed(gradient, bucket, True)
 
-    def _summed(self, gradient: Float32Array, bucket: Bucket | None, allreduce: Callable[..., None]) -> Float32Array:
+    def _summed(self, gradient: Float32Array, bucket: Bucket | None, have_met: bool) -> Float32Array:
         tagged, rank = self._spec.tagged, self._exchange.rank
         if tagged and self._member.error_feedback:
             self._feed_back(gradient, bucket)
         if len(self._groups) == 1:
-            allreduce(self._exchange, gradient, tagged=tagged, quantise=self._quantise)
+            ring_allreduce(self._exchange, gradient, tagged=tagged, quantise=self._quantise, have_met=have_met)
             self.sent.count(ring_octets(gradient.nbytes, self._exchange.size), tagged=tagged)
         else:
             top = self._spec.top
@@ -115,22 +104,6 @@ class Aggregation(WeightExchange):
         if not node.children:  # a worker: what an aggregator passes on are not its own vectors
             self.sent.vector_octets += octets
         self.sent.count(octets * len(node.children), tagged=False)
-
-
-def met_allreduce(
-    exchange: Exchange,
-    values: Float32Array,
-    *,
-    tagged: bool,
-    operation: Operation = Operation.SUM,
-    quantise: Quantise | None = None,
-    chunk_floats: int = CHUNK_FLOATS,
-) -> None:
-    """Do ``ring_allreduce`` for ranks that have met already, with equal lengths."""
-    with aborting_on_error(exchange):
-        allreduce_round(
-            exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
-        )
 
 
 def ring_octets(vector_octets: int, size: int) -> int:

@@ -30,7 +30,6 @@ from netoffload.collectives.exchange import Vector
 from netoffload.collectives.schedule import Span, consecutive, partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
-from netoffload.methods.floats import met_allreduce
 from netoffload.methods.scales import (
     AUTO,
     codec_rms,
@@ -122,8 +121,14 @@ def compressed_all_reduce(plane: DataPlane, values: Float32Array, reduction: Red
         plane.short_allreduce(values.size, operation, tagged=True)(values, values)
     else:
         chunk_floats = plane.chunk_floats()
-        met_allreduce(
-            exchange, values, tagged=True, operation=operation, quantise=plane.quantise, chunk_floats=chunk_floats
+        ring_allreduce(
+            exchange,
+            values,
+            tagged=True,
+            operation=operation,
+            quantise=plane.quantise,
+            chunk_floats=chunk_floats,
+            have_met=True,
         )
     reduction.finish(values, exchange.size)
 

@@ -23,12 +23,12 @@ def test_any_width_is_packed_as_the_oracle_has_it_and_comes_back(width: int, at:
             codes[5] = 2**width - 1
         octets = packing.stream_octets(count, width)
         target = np.zeros(at + octets + packing.SLACK, np.uint8)
-        assert packing.pack_stream(codes.view(np.uint8), 5, count, width, target, at) == at + octets
+        assert packing.pack(codes.view(np.uint8), 5, count, width, target, at) == at + octets
         assert target[at : at + octets].tobytes() == pack_exact(codes[5:], width)
         assert not target[:at].any()
         assert not target[at + octets :].any()
         back = np.zeros(count + 5, np.uint16)
-        assert packing.unpack_stream(target, at, back.view(np.uint8), 5, count, width) == at + octets
+        assert packing.unpack(target, at, back.view(np.uint8), 5, count, width) == at + octets
         assert back[5:].tolist() == codes[5:].tolist()
         assert unpack_exact(target[at : at + octets].tobytes(), count, width).tolist() == codes[5:].tolist()
 
@@ -39,7 +39,7 @@ def test_bits_behind_a_stream_are_noticed(count: int, width: int) -> None:
     for bit in range(count * width, 8 * octets):
         stream = np.zeros(octets + packing.SLACK, np.uint8)
         stream[bit >> 3] |= 1 << (bit & 7)
-        assert packing.unpack_stream(stream, 0, np.zeros(count, np.uint16).view(np.uint8), 0, count, width) == -1
+        assert packing.unpack(stream, 0, np.zeros(count, np.uint16).view(np.uint8), 0, count, width) == -1
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -42,8 +42,9 @@ class Watched(SubExchange):
     def __init__(self, whole: Exchange, *, by_hand: bool = False) -> None:
         super().__init__(whole, range(whole.size))
         self.driven: list[bool] = []
-        self._by_hand = by_hand
 
-    def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
-        self.driven.append(not self._by_hand and super().drive(round_))
-        return self.driven[-1]
+        def drive(round_: RingRound | Meeting | Gathering) -> bool:
+            self.driven.append(not by_hand and whole.drive(round_))
+            return self.driven[-1]
+
+        self.drive = drive

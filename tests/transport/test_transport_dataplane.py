@@ -1,6 +1,7 @@
 """The TCP exchange over real sockets on loopback, one thread per rank."""
 
 import contextlib
+import itertools
 import os
 import socket
 import threading
@@ -12,7 +13,6 @@ import pytest
 
 from netoffload import codec
 from netoffload.collectives import (
-    Exchange,
     Operation,
     aggregate,
     aggregator_allreduce,
@@ -214,18 +214,17 @@ def test_a_late_rank_is_waited_for_beyond_the_time_limit() -> None:
     assert run_tcp(3, body, timeout_s=0.4) == [3.0] * 3
 
 
-class SlowBetweenRounds(SubExchange):
-    """All ranks of an exchange; one of them takes longer than the time limit where it asks for scratch memory."""
+def slow_between_rounds(exchange: TcpExchange, rank: int, at_request: int) -> SubExchange:
+    """Return all ranks; one of them takes longer than the time limit where it asks for scratch memory."""
+    slow, requests = SubExchange(exchange, range(exchange.size)), itertools.count(1)
 
-    def __init__(self, whole: Exchange, rank: int, at_request: int) -> None:
-        super().__init__(whole, range(whole.size))
-        self._until = at_request if whole.rank == rank else 0
-
-    def scratch(self, count: int) -> Float32Array:
-        self._until -= 1
-        if self._until == 0:
+    def scratch(count: int) -> Float32Array:
+        if exchange.rank == rank and next(requests) == at_request:
             threading.Event().wait(1.0)
-        return super().scratch(count)
+        return exchange.scratch(count)
+
+    slow.scratch = scratch
+    return slow
 
 
 @pytest.mark.slow
@@ -241,7 +240,7 @@ def test_ranks_between_rounds_are_late_and_not_stuck(
 ) -> None:
     def body(exchange: TcpExchange) -> float:
         values = np.ones(100_000, np.float32)
-        slow = SlowBetweenRounds(exchange, rank, at_request)
+        slow = slow_between_rounds(exchange, rank, at_request)
         hierarchical_allreduce(slow, values, groups, tagged=False, top=top)
         return float(values.min())
 
@@ -278,7 +277,7 @@ def test_ranks_that_are_long_busy_with_others_in_an_alltoall_are_late_and_not_st
 def test_an_aggregator_that_is_long_in_receiving_is_waited_for() -> None:
     def body(exchange: TcpExchange) -> float:
         values = np.ones(100, np.float32)
-        aggregator_allreduce(SlowBetweenRounds(exchange, 0, 1), values, tagged=True)
+        aggregator_allreduce(slow_between_rounds(exchange, 0, 1), values, tagged=True)
         return float(values[0])
 
     assert run_tcp(3, body, timeout_s=0.4) == [3.0] * 3

@@ -24,7 +24,7 @@ import numpy as np
 
 from netoffload.collectives import Stopwatch
 from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Gathering, Meeting, Quantise, RingRound
-from netoffload.compiled.arrays import Float32Array, Int64Array
+from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED, compiled_for
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.messages.watch import Context
@@ -32,7 +32,7 @@ from netoffload.transport.rendezvous.agreement import Quantiser
 from netoffload.transport.rounds import loop_port, meeting_loop, ring_loop
 from netoffload.transport.rounds.loop_port import Port
 from netoffload.transport.rounds.meeting_loop import GatheringPlan
-from netoffload.transport.rounds.ring_loop import CodedRingPlan, RingPlan
+from netoffload.transport.rounds.ring_loop import RingPlan
 from netoffload.transport.wiring.chunks import CODED_FLOATS, count_received, make_coding, pack, unpack
 from netoffload.transport.wiring.coded_socket import CodedSocket
 
@@ -120,8 +120,7 @@ def prepare() -> None:
     port = loop_port.make_port()
     ring_loop.run_ring(-1, -1, 0, 0, plan, port)
     octets, coding = np.empty(0, np.uint8), make_coding(0, 0)
-    coded_plan = CodedRingPlan(nothing, nothing.view(np.uint32), octets, no_steps, 0, 0, False, 1, 0, 0)
-    ring_loop.run_coded_ring(-1, -1, 0, 0, coded_plan, coding, coding, port)
+    ring_loop.run_coded_ring(-1, -1, 0, 0, plan, coding, coding, port)
     pack(coding, np.zeros(4, np.uint8), 0, 1)
     count_received(coding, 0, 0)
     unpack(coding, coding.decoded.view(np.uint8), 0)
@@ -164,8 +163,7 @@ class Driver:
         if (pairs := _tcp_pairs([(ring.outward, ring.inward)])) is None:
             return False
         ((outward, inward),), port = pairs, self._port
-        run = _plain_ring(ring, port) if outward.coded is None else _coded_ring(ring, outward, inward, port)
-        if run is None:
+        if (run := _begin_ring(ring, outward, inward, port)) is None:
             return False
 
         def step(slice_ns: int, limit_ns: int) -> int:
@@ -259,51 +257,24 @@ Run = Callable[[int, int, int, int], int]
 """Drives a ring; takes descriptors out and in, slice and limit of silence in ns, returns a ``loop_port`` result."""
 
 
-def _plain_ring(ring: RingRound, port: Port) -> Run | None:
-    """Begin a ring over connections that carry float32; None if only Python can do it."""
-    codec, values = _codec(ring.quantise), _drivable(ring)
-    if codec is None or values is None:
+def _begin_ring(ring: RingRound, outward: TcpChannel, inward: TcpChannel, port: Port) -> Run | None:
+    """Begin a ring; None if only Python can do it."""
+    codec, flags, going, coming = _codec(ring.quantise), ring.values.flags, outward.coded, inward.coded
+    if codec is None or ring.values.dtype.char != "f" or not (flags.aligned and flags.writeable):
         return None
-    staged, walk = cast("Float32Array", ring.staged), _walk(ring) * FLOAT_OCTETS
+    values, staged = cast("Float32Array", np.asarray(ring.values)), cast("Float32Array", ring.staged)
+    if going is not None and coming is not None:
+        is_alike = ring.quantise is None or codec == (going.coding.codec_id, going.coding.bound_k)
+        if coming.has_rest or not is_alike:
+            return None
+        staged = staged[:CODED_FLOATS]
+    walk = np.array([(span.start, span.stop) for span in ring.walk], np.int64) * FLOAT_OCTETS
     plan = RingPlan(values, values.view(np.uint32), staged, walk, ring.reducing, int(ring.operation), *codec)
     ring_loop.begin(plan, port)
-    return lambda *at: ring_loop.run_ring(at[0], at[1], at[2], at[3], plan, port)
-
-
-def _coded_ring(ring: RingRound, outward: TcpChannel, inward: TcpChannel, port: Port) -> Run | None:
-    """Begin a ring over connections on which the ranks code; None if only Python can do it."""
-    values, going, coming = _drivable(ring), outward.coded, inward.coded
-    if values is None or going is None or coming is None or coming.has_rest:
-        return None
-    codec = going.coding.codec_id, going.coding.bound_k
-    if ring.quantise is not None and _codec(ring.quantise) != codec:
-        return None
-    plan = CodedRingPlan(
-        values,
-        values.view(np.uint32),
-        values.view(np.uint8),
-        _walk(ring),
-        ring.reducing,
-        int(ring.operation),
-        ring.quantise is not None,
-        min(ring.staged.size, CODED_FLOATS),
-        *codec,
-    )
-    ring_loop.begin(plan, port)
+    if going is None or coming is None:
+        return lambda *at: ring_loop.run_ring(at[0], at[1], at[2], at[3], plan, port)
     codings = going.coding, coming.coding
     return lambda *at: ring_loop.run_coded_ring(at[0], at[1], at[2], at[3], plan, *codings, port)
-
-
-def _drivable(ring: RingRound) -> Float32Array | None:
-    """Return a ring's vector, None if compiled code cannot take it."""
-    flags = ring.values.flags
-    if ring.values.dtype.char != "f" or not (flags.aligned and flags.writeable):
-        return None
-    return cast("Float32Array", np.asarray(ring.values))
-
-
-def _walk(ring: RingRound) -> Int64Array:
-    return np.array([(span.start, span.stop) for span in ring.walk], np.int64)
 
 
 class _PreparedGathering:

@@ -1,6 +1,6 @@
 """Rings as compiled functions; ``loop_port`` says what they have in common with meetings.
 
-They do what ``_Round`` in :mod:`netoffload.collectives.ring` does channel by channel, which is their oracle. A step
+They do what ``_go_round`` in :mod:`netoffload.collectives.ring` does channel by channel, their oracle. A step
 moves at most one piece in each direction, so that neither can starve the other nor the end of the slice.
 
 There are two: over connections that carry float32, and over those on which the ranks code (``chunks``). The latter
@@ -10,11 +10,11 @@ kernel's socket buffers hold several chunks of either direction, so a wire slowe
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uint32Array
+from netoffload.compiled.arrays import Float32Array, Int64Array, Uint32Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import copy_octets
 from netoffload.compiled.syscalls import now_ns, recv, send
@@ -69,7 +69,7 @@ class RingPlan(NamedTuple):
 
     values: Float32Array  # float32[n]
     words: Uint32Array  # uint32[n], the same memory
-    staged: Float32Array  # float32, one chunk
+    staged: Float32Array  # float32, one chunk; its length is what is combined, or coded, and forwarded at a time
     walk: Int64Array  # int64[steps + 1, 2], first octet of each span, and the one after its last
     reducing: int
     operation: int
@@ -77,22 +77,7 @@ class RingPlan(NamedTuple):
     bound_k: int
 
 
-class CodedRingPlan(NamedTuple):
-    """A :class:`~netoffload.collectives.exchange.RingRound` in numbers. Positions in ``Port.state`` count floats."""
-
-    values: Float32Array  # float32[n]
-    words: Uint32Array  # uint32[n], the same memory
-    octets: Uint8Array  # uint8[4 n], the same memory
-    walk: Int64Array  # int64[steps + 1, 2], first float of each span, and the one after its last
-    reducing: int
-    operation: int
-    is_owner: bool  # whether the last reducing step rounds its result
-    chunk_floats: int  # floats that are coded at a time, up to `CODED_FLOATS`
-    codec_id: int  # number of the codec
-    bound_k: int
-
-
-def begin(plan: RingPlan | CodedRingPlan, port: Port) -> None:
+def begin(plan: RingPlan, port: Port) -> None:
     """Set ``port`` to the beginning of a ring. Not compiled: a compiled call would wait for the lock once more."""
     port.state[:PATIENCE] = 0
     port.state[SENT] = plan.walk[0, 0]
@@ -189,7 +174,7 @@ def _pull(inward: int, plan: RingPlan, steps: int, port: Port) -> int:
         if not is_reducing:
             state[REDUCED] = state[RECEIVED]
         elif state[RECEIVED] == chunk_end:
-            _reduce(plan, state[REDUCED] // 4, chunk_end // 4, port)
+            _reduce(plan, plan.staged, state[REDUCED] // 4, chunk_end // 4, port)
             state[REDUCED] = chunk_end
     if state[REDUCED] == stop:
         moved = MOVED
@@ -200,10 +185,10 @@ def _pull(inward: int, plan: RingPlan, steps: int, port: Port) -> int:
 
 
 @inline_kernel
-def _reduce(plan: RingPlan, first: int, last: int, port: Port) -> None:
-    """Combine what is staged with ``values[first:last]``, and round that if this rank owns it."""
+def _reduce(plan: RingPlan, incoming: Float32Array, first: int, last: int, port: Port) -> None:
+    """Combine what came with ``values[first:last]``, and round that if this rank owns it."""
     start_ns = now_ns(port.clock)
-    combine(plan.operation, plan.values[first:last], plan.staged[: last - first])
+    combine(plan.operation, plan.values[first:last], incoming[: last - first])
     port.state[REDUCE_NS] += now_ns(port.clock) - start_ns
     if plan.codec_id != NOT_ROUNDED and port.state[RECEIVING] == plan.reducing - 1:
         round_floats(plan, first, last, port)
@@ -215,12 +200,12 @@ def run_coded_ring(
     inward: int,
     slice_ns: int,
     limit_ns: int,
-    plan: CodedRingPlan,
+    plan: RingPlan,
     outgoing: Coding,
     incoming: Coding,
     port: Port,
 ) -> int:
-    """Carry the ring out; arguments as for ``run_ring`` in ``ring_loop``, and both codings."""
+    """Carry the ring out; arguments as for :func:`run_ring`, and both codings."""
     state, steps = port.state, plan.walk.shape[0] - 1
     until_ns = now_ns(port.clock) + slice_ns
     while state[SENDING] < steps or state[RECEIVING] < steps:
@@ -233,7 +218,7 @@ def run_coded_ring(
 
 
 @inline_kernel
-def _push_coded(outward: int, plan: CodedRingPlan, coding: Coding, steps: int, port: Port) -> int:
+def _push_coded(outward: int, plan: RingPlan, coding: Coding, steps: int, port: Port) -> int:
     """Encode a chunk if none is under way, and send once as much of it as fits."""
     state, chunk = port.state, coding.state
     if chunk[OUT_FLOATS] == 0:
@@ -244,13 +229,14 @@ def _push_coded(outward: int, plan: CodedRingPlan, coding: Coding, steps: int, p
             moved = MOVED  # perhaps that was the last step, and then there is nothing to sleep for
         if state[SENDING] == steps:
             return moved
-        count = min(_ready_until_coded(plan, state) - state[SENT], plan.chunk_floats)
+        ready = _ready_until(plan, state, plan.walk[state[SENDING], 1])
+        count = min(ready - state[SENT], 4 * plan.staged.size) // 4
         if count <= 0:
             return moved
         start_ns = now_ns(port.clock)
-        pack(coding, plan.octets, 4 * state[SENT], count)
+        pack(coding, plan.words.view(np.uint8), state[SENT], count)
         chunk[CODED_NS] += now_ns(port.clock) - start_ns
-        state[SENT] += count
+        state[SENT] += 4 * count
     at = np.int64(coding.outgoing.ctypes.data) + chunk[OUT_AT]
     sent = np.int64(send(outward, at, chunk[OUT_END] - chunk[OUT_AT], FLAGS))
     if sent < 0:
@@ -260,15 +246,7 @@ def _push_coded(outward: int, plan: CodedRingPlan, coding: Coding, steps: int, p
 
 
 @inline_kernel
-def _ready_until_coded(plan: CodedRingPlan, state: Int64Array) -> Any:
-    """Return the float up to which the sender's block may be sent: as far as the receiver has finished it."""
-    if state[SENDING] <= state[RECEIVING]:
-        return plan.walk[state[SENDING], 1]
-    return state[REDUCED] if state[SENDING] == state[RECEIVING] + 1 else state[SENT]
-
-
-@inline_kernel
-def _pull_coded(inward: int, plan: CodedRingPlan, coding: Coding, steps: int, port: Port) -> int:
+def _pull_coded(inward: int, plan: RingPlan, coding: Coding, steps: int, port: Port) -> int:
     """Receive once; decode, combine and round once a whole chunk is there."""
     state, chunk = port.state, coding.state
     if state[RECEIVING] >= steps:
@@ -279,7 +257,7 @@ def _pull_coded(inward: int, plan: CodedRingPlan, coding: Coding, steps: int, po
         count = np.int64(recv(inward, at, chunk[IN_END] - chunk[IN_AT], FLAGS))
         if count <= 0:
             return failure(IN, state) if count < 0 else closed(state)
-        floats = count_received(coding, count, stop - state[REDUCED])
+        floats = count_received(coding, count, (stop - state[REDUCED]) // 4)
         if floats < 0 or (floats > 0 and not _take(plan, coding, floats, port)):
             return _SPOILT
     if state[REDUCED] == stop:
@@ -290,26 +268,21 @@ def _pull_coded(inward: int, plan: CodedRingPlan, coding: Coding, steps: int, po
 
 
 @inline_kernel
-def _take(plan: CodedRingPlan, coding: Coding, floats: int, port: Port) -> bool:
+def _take(plan: RingPlan, coding: Coding, floats: int, port: Port) -> bool:
     """Decode a whole chunk into the vector; if this step reduces, combine it with the values there."""
     state, decoded = port.state, coding.decoded
-    first, last = state[REDUCED], state[REDUCED] + floats
+    octets, first = plan.words.view(np.uint8), state[REDUCED]
     is_reducing = state[RECEIVING] < plan.reducing
     start_ns = now_ns(port.clock)
-    if is_reducing or floats % 8:  # decoding writes whole bursts, and the last one could run past the chunk's place
-        is_good = unpack(coding, decoded.view(np.uint8), 0)
-    else:
-        is_good = unpack(coding, plan.octets, 4 * first)
-    decoded_ns = now_ns(port.clock)
-    coding.state[CODED_NS] += decoded_ns - start_ns
+    # Decoding writes whole bursts, and the last one could run past the chunk's place.
+    is_staged = is_reducing or floats % 8 != 0
+    is_good = unpack(coding, decoded.view(np.uint8), 0) if is_staged else unpack(coding, octets, first)
+    coding.state[CODED_NS] += now_ns(port.clock) - start_ns
     if not is_good:
         return False
     if is_reducing:
-        combine(plan.operation, plan.values[first:last], decoded[:floats])
-        port.state[REDUCE_NS] += now_ns(port.clock) - decoded_ns
-        if plan.is_owner and state[RECEIVING] == plan.reducing - 1:
-            round_floats(plan, first, last, port)
-    elif floats % 8:
-        copy_octets(decoded.view(np.uint8), 0, plan.octets, 4 * first, 4 * floats)
-    state[REDUCED] = last
+        _reduce(plan, decoded, first // 4, first // 4 + floats, port)
+    elif is_staged:
+        copy_octets(decoded.view(np.uint8), 0, octets, first, 4 * floats)
+    state[REDUCED] = first + 4 * floats
     return True
