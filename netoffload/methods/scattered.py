@@ -23,9 +23,7 @@ import numpy as np
 
 from netoffload.collectives import Operation, alltoall_payloads, ring_reduce_scatter
 from netoffload.collectives.exchange import combine
-from netoffload.collectives.ring import CHUNK_FLOATS, reduce_scatter_round
 from netoffload.collectives.schedule import Span, consecutive
-from netoffload.collectives.transfer import aborting_on_error
 from netoffload.compiled.arrays import Float32Array
 from netoffload.methods.base import Bucket, Member
 from netoffload.methods.buckets import layers_of, layout_of
@@ -63,11 +61,8 @@ class RingScatter(RingReducer):
 
     def reduce_met(self, gradient: Float32Array, bucket: Bucket) -> Float32Array:
         """See :meth:`~netoffload.methods.base.GradientReducer.reduce_met`."""
-        spans, tagged = self._begun(gradient, bucket), self._spec.tagged
-        with aborting_on_error(self._exchange):
-            reduce_scatter_round(
-                self._exchange, gradient, spans, tagged=tagged, operation=Operation.SUM, chunk_floats=CHUNK_FLOATS
-            )
+        spans = self._begun(gradient, bucket)
+        ring_reduce_scatter(self._exchange, gradient, spans, tagged=self._spec.tagged, have_met=True)
         return gradient
 
     def _begun(self, gradient: Float32Array, bucket: Bucket | None) -> tuple[Span, ...]:
