@@ -69,6 +69,8 @@ HOMES = {
     "pyroute2": {"netoffload.netlink"},
     "torch": {"netoffload.torch", "netoffload.torch_plugin", "netoffload.lab.training"},
     "torchft": {"netoffload.torch"},
+    "lightning": {"netoffload.torch"},
+    "accelerate": {"netoffload.torch"},
     "sklearn": {"netoffload.lab.training"},
     "mpi4py": {"netoffload_mpi"},
     "matplotlib": {"netoffload.lab.reports"},

@@ -185,9 +185,9 @@ def encode_groups(
     for group in range(groups.sent.size):
         first, count, width = groups.bounds[group], groups.sent[group], groups.widths[group]
         _choose(words[first : groups.bounds[group + 1]], count, places)
-        total = 0.0
+        total = 0.0  # in float64, as float() says to plain Python too
         for i in range(count):
-            total += abs(values[first + places[i]])
+            total += float(abs(values[first + places[i]]))
         mean = np.float32(total / count)
         low, high, highs = 0.0, 0.0, 0
         code_at = 8 * groups.streams[group]
@@ -198,10 +198,10 @@ def encode_groups(
             value = values[first + place]
             is_high = abs(value) >= mean
             if is_high:
-                high += abs(value)
+                high += float(abs(value))
                 highs += 1
             else:
-                low += abs(value)
+                low += float(abs(value))
             _put(target, code_at + 2 * i, int(value < 0) | int(is_high) << 1)
             _put(target, place_at + width * i, place & ((1 << width) - 1))
             _put(target, step_at + (place >> width) + i, 1)

@@ -14,6 +14,7 @@ import dataclasses
 from typing import Any
 
 from lightning.pytorch.strategies import DDPStrategy
+from torch.nn.parallel import DistributedDataParallel
 
 from netoffload.errors import UsageError
 from netoffload.torch.hook import compress
@@ -44,4 +45,5 @@ class NetOffloadStrategy(DDPStrategy):  # type: ignore[misc]  # seen without its
     def configure_ddp(self) -> None:
         """Wrap the model, as Lightning does when it begins to fit, and register the hook."""
         super().configure_ddp()
+        assert isinstance(self.model, DistributedDataParallel)
         self.compression = compress(self.model, **self._options)
