@@ -32,6 +32,10 @@ EXTRAS: Final = {
     "tensorboard": "tensorboard",
     "torch": "train",
     "torchft": "engines",
+    "lightning": "engines",
+    "accelerate": "engines",
+    "transformers": "engines",
+    "ray": "engines",
     "zfpy": "bench",
 }
 """Optional packages by their import name, and the extra of this package that installs each."""

@@ -64,10 +64,10 @@ def checked_scale(scale: float | str | None) -> float | str | None:
 
 
 def auto_rms(spec: MethodSpec, codec: str) -> float | None:
-    """Return the root mean square to which ``auto`` scales; None: the method takes any size, has its own threshold, or
-    keeps every bit.
+    """Return the root mean square to which ``auto`` scales.
 
-    ``codec`` rounds tagged floats.
+    None: the method takes any size, has its own threshold, or keeps every bit. ``codec`` rounds tagged floats; it may
+    be empty.
     """
     compressor = spec.compressor
     if isinstance(compressor, Nic):
@@ -78,8 +78,11 @@ def auto_rms(spec: MethodSpec, codec: str) -> float | None:
 
 
 def codec_rms(codec: str) -> float | None:
-    """Return the root mean square to which ``auto`` scales for a codec; None: for a codec that keeps every bit."""
-    if isinstance(SPECS[CodecId[codec.upper()]].form, Exact):
+    """Return the root mean square to which ``auto`` scales for a codec, or for a half type if there is none.
+
+    None: the codec keeps every bit.
+    """
+    if codec and isinstance(SPECS[CodecId[codec.upper()]].form, Exact):
         return None
     return AUTO_RMS_INCEPTIONN if codec == "inceptionn" else AUTO_RMS
 

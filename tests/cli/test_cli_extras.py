@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -65,7 +66,7 @@ def test_the_extras_are_those_of_the_project() -> None:
     brought = {
         names.get(word, word): extra
         for extra, lines in extras.items()
-        for word in (line.partition(">=")[0] for line in lines)
+        for word in (re.split(r"[\[>]", line)[0] for line in lines)
         if extra not in ("dev", "docs") and word != "mpich"
     }
     assert brought == EXTRAS

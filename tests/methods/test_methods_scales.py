@@ -17,6 +17,7 @@ from netoffload.compressors import Layout
 from netoffload.errors import CollectiveError, UsageError
 from netoffload.methods import Member, Selection, SelectiveReducer, parse
 from netoffload.methods.scales import (
+    AUTO_RMS,
     auto_rms,
     checked_scale,
     exponent_for,
@@ -106,6 +107,11 @@ def test_exact_is_not_scaled(name: str) -> None:
 
     for total in run_ranks(2, one_rank, codec=codec.get("exact"), bound_k=BOUND_K):
         assert total.tobytes() == (own[0] * 1000 + own[1] * 1000).tobytes()
+
+
+@pytest.mark.parametrize(("name", "rms"), [("fp16", AUTO_RMS), ("inc", None), ("qsgd", None)])
+def test_a_method_without_a_codec_has_a_scale_if_it_has_half_types(name: str, rms: float | None) -> None:
+    assert auto_rms(parse(name, batch=1), "") == rms
 
 
 @pytest.mark.parametrize("magnitudes", [(0, -10), (-10, 0, -10)])

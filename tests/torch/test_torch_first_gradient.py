@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from netoffload.errors import UsageError
-from netoffload.torch import CompressionState, compress_hook
+from netoffload.torch import CompressionState, compress_hook, first_gradient
 from netoffload.torch.first_gradient import STEPS_MAX
 
 ENDS_EARLY = """
@@ -29,7 +29,9 @@ print("trained", end="")
 @pytest.fixture
 def wrapped() -> Iterator[DistributedDataParallel]:
     """A model of one rank."""
-    gc.collect()  # the models of other tests
+    for state in list(first_gradient._waiting):  # of other tests
+        state.came()
+    gc.collect()  # their models
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     yield DistributedDataParallel(torch.nn.Linear(3, 2))
     dist.destroy_process_group()

@@ -21,7 +21,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "fsdp.py"
 def found_by(size: int, folder: Path, *scenarios: str) -> tuple[list[dict[str, Any]], str]:
     """What each rank found, by scenario; and what all said."""
     done = python(str(RANKS), str(size), str(folder), *scenarios, timeout_s=100)
-    found = [found for _, found in sorted(map(json.loads, done.stdout.splitlines()))]
+    found = [found for _, found in sorted(json.loads(done.stdout or "[]"))]
     assert len(found) == size, done.stderr
     return found, done.stderr
 

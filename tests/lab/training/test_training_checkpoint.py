@@ -27,6 +27,7 @@ EXCHANGES = (
     *("none", "nic:codec=bounded+ef", "terngrad", "terngrad:via=gather+ef"),
     *("qsgd+ef", "qsgd:via=server", "qsgd:via=ring"),
     *("wgt", "bgt", "qgt", "8bit+ef", "half", "half:via=server+ef", "general:library=zstd-1"),
+    "chunked-topk:k=3,chunk=64",
 )
 QUICK = ("inc+c:groups=2,top=wa", "wa", "inc+c", "pqasgd:p=2+ef", "terngrad:via=gather+ef", "qsgd:via=ring")
 # fmt: on

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from netoffload.errors import UsageError
 from netoffload.torch import BackendOptions
 from netoffload.torch.fsdp import ShardedState, compress
-from tests.torch.programs.forked_group import error_of, run_ranks
+from tests.torch.programs.forked_group import error_of, print_ranks
 
 STEPS = 6
 STOP = 3
@@ -208,4 +208,4 @@ def take_part(folder: str, names: list[str], rank: int, size: int, port: int) ->
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.optim.SGD(Model().parameters(), 0.1)
-    run_ranks(int(sys.argv[1]), partial(take_part, sys.argv[2], sys.argv[3:]))
+    print_ranks(int(sys.argv[1]), partial(take_part, sys.argv[2], sys.argv[3:]))
