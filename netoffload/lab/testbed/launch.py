@@ -515,8 +515,9 @@ class RanksOutput:
         if rank is None:
             return ""
         lines = [line.rstrip() for line in self._tails[rank].decode(errors="replace").splitlines() if line.strip()]
-        # MPI's own goodbye follows the exception that explains it.
-        said = [line for line in lines if not line.startswith("Abort(")] or lines
+        # MPI's own goodbye, of one line or several, follows the exception or the line that explains it.
+        said = [line for line in lines if line.startswith(f"netoffload: rank {rank}: ")]
+        said = said or [line for line in lines if not line.startswith("Abort(")] or lines
         begins = [number for number, line in enumerate(said) if line.startswith("Traceback")]
         if begins:  # the exception follows its indented frames, unless the rank was ended in the middle of them
             said = [line for line in said[begins[-1] + 1 :] if not line[0].isspace()][:1]
