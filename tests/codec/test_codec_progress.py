@@ -141,9 +141,10 @@ def test_numba_reports_what_it_compiles_and_no_call_of_it(monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(jit.JIT_DISABLED, reason="needs compiled kernels")
 @pytest.mark.parametrize("form", log.FORMATS)
-def test_without_a_terminal_a_line_goes_to_the_log(form: str) -> None:
+def test_without_a_terminal_a_line_goes_to_the_log(form: str, tmp_path: Path) -> None:
     code = f"from netoffload import log; log.choose({form!r})\n{COMPILE}"
-    env = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    # A cache of its own: of the processes that share one, a single one speaks.
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH, "XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     line = done.stderr.splitlines()[0]
     said = line if form == "text" else f"netoffload: {json.loads(line)['message']}"
@@ -153,9 +154,9 @@ def test_without_a_terminal_a_line_goes_to_the_log(form: str) -> None:
 
 
 @pytest.mark.skipif(jit.JIT_DISABLED, reason="needs compiled kernels")
-def test_a_terminals_line_is_written_over_and_gone_at_the_end() -> None:
+def test_a_terminals_line_is_written_over_and_gone_at_the_end(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    env = {**os.environ, "PYTHONPATH": PYTHONPATH, "COLUMNS": "60"}
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH, "COLUMNS": "60", "XDG_CACHE_HOME": str(tmp_path)}
     try:
         subprocess.run([sys.executable, "-c", COMPILE], env=env, stdout=theirs, stderr=theirs, check=True)
     finally:
