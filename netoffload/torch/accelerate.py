@@ -44,7 +44,10 @@ def compress(accelerator: Accelerator, **options: Any) -> list[CompressionState]
             "TrainingArguments"
         )
     if kind is not DistributedType.NO and not kind.value.startswith("MULTI_"):
-        raise UsageError(f"compress is for DDP, and this accelerator is for {kind.value}, which has no hook")
+        raise UsageError(
+            f"the accelerator is for {kind.value}, which has no hook: for FSDP2 call netoffload.torch.fsdp.compress on "
+            "the model that prepare returns"
+        )
     states: list[CompressionState] = []
     prepare_model = accelerator.prepare_model
 

@@ -186,3 +186,9 @@ def test_torchrun_has_an_agent_on_every_node_and_a_rank_that_fails_ends_all(
     assert ran.stderr.splitlines()[-1].endswith("failed with exit code 7; rank 1 said: end")
     assert "Traceback" not in ran.stderr  # the agents' laments
     assert left_of(run_id) == []
+
+
+def test_gloo_takes_the_interface_of_the_route_to_the_store() -> None:
+    ran = forked("run", "-n", "2", "--no-nic", "--launcher", "torchrun", "--", str(PROGRAMS / "gloo_by_route.py"))
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["inc0 2"] * 2

@@ -150,6 +150,14 @@ def test_ranks_of_every_launcher_get_the_environment_of_torch(said: dict[str, st
     assert [environment[name] for name in names] == ["2", "4", "0", "10.0.0.1", "29500"]
 
 
+def test_gloos_interface_is_the_users_and_on_one_host_nobodys() -> None:
+    alone, chosen = {"RANK": "0"}, {"RANK": "0", "MASTER_ADDR": "10.0.0.1", "GLOO_SOCKET_IFNAME": "mine0"}
+    for environment in (alone, chosen):
+        set_rank_environment(environment)
+    assert "GLOO_SOCKET_IFNAME" not in alone
+    assert chosen["GLOO_SOCKET_IFNAME"] == "mine0"
+
+
 @pytest.mark.slow
 def test_the_examples_run_under_torchrun_without_rights(launcher: Launcher) -> None:
     lines = [

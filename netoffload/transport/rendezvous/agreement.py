@@ -34,6 +34,7 @@ from netoffload.config import (
 )
 from netoffload.control import request
 from netoffload.errors import CollectiveError, UsageError
+from netoffload.transport.rendezvous.launchers import address_towards
 
 T = TypeVar("T")
 
@@ -215,14 +216,12 @@ def own_address(gather: Gather, host: str) -> str:
     others = [other for other in hosts if other != host]
     if not others:
         return "127.0.0.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((others[0], 9))  # sends nothing: asks the routing table
-        except (OSError, ValueError) as error:  # a name may have a form that no host's name has
-            raise UsageError(
-                f"no route to host {reprlib.repr(others[0])} ({error}): set ${ENV_ADDRESS} on every rank"
-            ) from error
-        return str(probe.getsockname()[0])
+    try:
+        return address_towards(others[0])
+    except (OSError, ValueError) as error:  # a name may have a form that no host's name has
+        raise UsageError(
+            f"no route to host {reprlib.repr(others[0])} ({error}): set ${ENV_ADDRESS} on every rank"
+        ) from error
 
 
 class Agreement(NamedTuple):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import socket
+import struct
 from collections.abc import Mapping, MutableMapping
 from typing import Final, NamedTuple
 
@@ -13,6 +17,12 @@ LAUNCHERS: Final = (
 """Variables of rank, number of ranks and rank on its host, as MPICH and Open MPI name them."""
 
 PORT_DEFAULT: Final = "29500"
+
+ENV_GLOO: Final = "GLOO_SOCKET_IFNAME"
+"""Environment variable with the interface at whose address gloo listens."""
+
+_SIOCGIFADDR: Final = 0x8915
+_IFREQ: Final = struct.Struct("16s4x4s16x")  # `struct ifreq` with a `sockaddr_in`
 
 ATTEMPTS: Final = (
     ("TORCHELASTIC_RUN_ID", "GROUP_RANK", "TORCHELASTIC_RESTART_COUNT"),
@@ -49,7 +59,8 @@ class Attempt(NamedTuple):
 def set_rank_environment(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set $RANK, $WORLD_SIZE, $LOCAL_RANK, $MASTER_ADDR and $MASTER_PORT from what ``mpiexec`` sets.
 
-    Call it before ``init_process_group``. Variables that are set already stay, so it does nothing under ``torchrun``.
+    $GLOO_SOCKET_IFNAME becomes the interface from which this host reaches $MASTER_ADDR, unless that is the loopback.
+    Call it before ``init_process_group``. Variables that are set already stay.
     """
     for rank, size, local in LAUNCHERS:
         if "RANK" not in environment and rank in environment and size in environment:
@@ -58,3 +69,25 @@ def set_rank_environment(environment: MutableMapping[str, str] = os.environ) -> 
     if "RANK" in environment:
         environment.setdefault("MASTER_ADDR", "127.0.0.1")
         environment.setdefault("MASTER_PORT", PORT_DEFAULT)
+        with contextlib.suppress(OSError, ValueError):  # no route: whoever connects says so
+            interface = interface_of(address_towards(environment["MASTER_ADDR"]))
+            if interface is not None:
+                environment.setdefault(ENV_GLOO, interface)
+
+
+def address_towards(host: str) -> str:
+    """Return the IPv4 address from which this host reaches another; OSError or ValueError without a route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing: asks the routing table
+        return str(probe.getsockname()[0])
+
+
+def interface_of(address: str) -> str | None:
+    """Return the interface that has an IPv4 address as its first; None if none has it, or the loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has no address, or has just gone
+                _, first = _IFREQ.unpack(fcntl.ioctl(probe, _SIOCGIFADDR, _IFREQ.pack(name.encode(), bytes(4))))
+                if socket.inet_ntoa(first) == address and not address.startswith("127."):
+                    return name
+    return None
