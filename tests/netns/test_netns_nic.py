@@ -50,9 +50,11 @@ def test_an_unmodified_program_profits(nic_bed: Testbed, tmp_path: Path, gradien
     got = np.fromfile(tmp_path / "got.bin", np.uint32)
     assert np.array_equal(got, wanted.view(np.uint32))
     changed = grown(nic_bed, 0, sent_before)
-    assert changed["tx_raw_octets"] >= gradient.nbytes, changed
+    # TCP may cut off a last segment of a few floats, which a block would not make smaller.
+    least_octets = gradient.nbytes - 64 * changed.get("bypass_no_gain", 0)
+    assert changed["tx_raw_octets"] >= least_octets, changed
     assert drops(counters(nic_bed)) == {}
-    assert any(flow["direction"] == "rx" and flow["raw_octets"] >= gradient.nbytes for flow in flows(nic_bed, 1))
+    assert any(flow["direction"] == "rx" and flow["raw_octets"] >= least_octets for flow in flows(nic_bed, 1))
 
 
 def test_untagged_traffic_crosses_bit_exact(nic_bed: Testbed, tmp_path: Path) -> None:
