@@ -1,34 +1,30 @@
 """FSDP2 with compressed gradients on real ranks: they agree to the bit, resumed runs go on, and gradients are few."""
 
 import json
-import os
 import re
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.shared.commands import python
+from tests.torch.launcher import Launcher
 
-RANKS = Path(__file__).with_name("programs") / "fsdp_ranks.py"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fsdp.py"
 
 
-def found_by(size: int, folder: Path, *scenarios: str) -> tuple[list[dict[str, Any]], str]:
+def found_by(launcher: Launcher, size: int, folder: Path, *scenarios: str) -> tuple[list[dict[str, Any]], str]:
     """What each rank found, by scenario; and what all said."""
-    done = python(str(RANKS), str(size), str(folder), *scenarios, timeout_s=100)
+    done = launcher.run("programs.fsdp_ranks", size, folder, *scenarios)
     found = [found for _, found in sorted(json.loads(done.stdout or "[]"))]
     assert len(found) == size, done.stderr
     return found, done.stderr
 
 
 @pytest.mark.slow
-def test_ranks_agree_and_a_checkpoint_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    found, said = found_by(3, tmp_path, "doors", "odd", "refused")
+def test_ranks_agree_and_a_checkpoint_goes_on_bit_for_bit(launcher: Launcher, tmp_path: Path) -> None:
+    found, said = found_by(launcher, 3, tmp_path, "doors", "odd", "refused")
     off, packed, fed, qsgd, half = zip(*(one["doors"] for one in found), strict=True)
     for ranks in (off, packed, fed, qsgd, half):
         assert len({digest for whole, rest, *_ in ranks for digest in (whole, rest)}) == 1
@@ -52,8 +48,8 @@ def test_ranks_agree_and_a_checkpoint_goes_on_bit_for_bit(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_replicas_of_sharded_models_agree(tmp_path: Path) -> None:
-    found, _ = found_by(4, tmp_path, "replicas")
+def test_replicas_of_sharded_models_agree(launcher: Launcher, tmp_path: Path) -> None:
+    found, _ = found_by(launcher, 4, tmp_path, "replicas")
     for at in range(2):
         assert len({one["replicas"][at][0] for one in found}) == 1
         assert 0 < found[0]["replicas"][at][1] < 0.2
@@ -64,18 +60,10 @@ def test_replicas_of_sharded_models_agree(tmp_path: Path) -> None:
         assert some_calls == 2 * all_calls  # with half a mesh the others are over two of four ranks
 
 
-def example(*words: str, ranks: int = 4) -> tuple[float, int, int]:
+def example(launcher: Launcher, *words: str, ranks: int = 4) -> tuple[float, int, int]:
     """The loss at the end, and octets of gradients: sent, and of float32 in a ring."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [*torchrun, str(EXAMPLE), *words],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        env=os.environ | own,
-    )
+    launch = ["--standalone", "--nproc-per-node", str(ranks)]
+    done = launcher.torchrun(launch, "programs.all_examples", " ".join([str(EXAMPLE), *words]), timeout_s=600)
     assert done.returncode == 0, done.stderr[-4000:]
     digests, losses = zip(*re.findall(r"parameters (\w{16}), loss ([\d.]+)", done.stdout), strict=True)
     assert len(digests) == ranks
@@ -86,8 +74,8 @@ def example(*words: str, ranks: int = 4) -> tuple[float, int, int]:
 
 
 @pytest.mark.slow
-def test_the_example_runs() -> None:
-    loss, sent, plain = example("--steps", "10", ranks=2)
+def test_the_example_runs(launcher: Launcher) -> None:
+    loss, sent, plain = example(launcher, "--steps", "10", ranks=2)
     assert loss < 5
     assert plain > 4 * sent
 
@@ -95,9 +83,9 @@ def test_the_example_runs() -> None:
 @pytest.mark.night
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("words", [[], ["--bf16", "param"]])
-def test_a_gpt_learns_as_with_bfloat16_from_a_third_of_its_octets(words: Sequence[str]) -> None:
+def test_a_gpt_learns_as_with_bfloat16_from_a_third_of_its_octets(launcher: Launcher, words: Sequence[str]) -> None:
     bf16 = ["--offload", "plain", "--bf16", words[-1] if words else "reduce"]
-    runs = [[example(*some, "--seed", str(seed)) for seed in range(3)] for some in (words, bf16)]
+    runs = [[example(launcher, *some, "--seed", str(seed)) for seed in range(3)] for some in (words, bf16)]
     ours, theirs = ([loss for loss, *_ in some] for some in runs)
     assert abs(statistics.mean(ours) - statistics.mean(theirs)) <= max(theirs) - min(theirs)
     for _, sent, plain in runs[0]:

@@ -1,4 +1,4 @@
-"""Ranks whose models FSDP2 shards, ``fsdp_ranks.py SIZE FOLDER SCENARIO...``: each prints what a scenario returns."""
+"""Ranks whose models FSDP2 shards, ``fsdp_ranks SIZE FOLDER SCENARIO...``: each prints what a scenario returns."""
 
 import hashlib
 import os
