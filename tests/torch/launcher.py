@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
@@ -32,13 +32,13 @@ ENV = {
 class Launcher:
     """Starts modules of ``tests/torch``."""
 
-    def __init__(self, server: dict[str, str]) -> None:
+    def __init__(self, server: dict[str, str], modules: Collection[str]) -> None:
         self.env = {**os.environ, **ENV, **server}
         self._python = [sys.executable]
         if server:
             from netoffload.lab.testbed.forks import python_argv
 
-            self._python = python_argv(LOADED, self.env)
+            self._python = python_argv(modules, self.env)
 
     def argv(self, program: str, *words: object) -> list[str]:
         """Return the command that starts a program."""
@@ -67,12 +67,12 @@ class Launcher:
 
 
 @contextlib.contextmanager
-def loaded() -> Iterator[Launcher]:
+def loaded(modules: Collection[str] = LOADED) -> Iterator[Launcher]:
     """Run the server, where there is one; its imports need not be done yet."""
     with contextlib.ExitStack() as stack:
         server: dict[str, str] = {}
         if importlib.util.find_spec("netoffload.lab") is not None:
             from netoffload.lab.testbed.forks import fork_server
 
-            server = stack.enter_context(fork_server(LOADED, {**os.environ, **ENV}))
-        yield Launcher(server)
+            server = stack.enter_context(fork_server(modules, {**os.environ, **ENV}))
+        yield Launcher(server, modules)
