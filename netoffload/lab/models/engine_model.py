@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -20,10 +20,7 @@ from netoffload.lab.models.settings import EngineSettings
 LINES_BPS: Final = (10_000_000_000, 25_000_000_000, 100_000_000_000)
 """Ethernet links that an engine is compared with."""
 
-CIRCUITS: Final = {
-    "compressor, tags": hardware.Compressor.circuit,
-    "decompressor, tags": hardware.Decompressor.circuit,
-}
+CIRCUITS: Final = {"compressor, tags": hardware.COMPRESSOR, "decompressor, tags": hardware.DECOMPRESSOR}
 
 
 @dataclass(frozen=True)
@@ -103,20 +100,19 @@ class EngineModel(AllOrNothing[Findings]):
     """One gradient through a compressor, and through a decompressor."""
 
     def __init__(self, asked: EngineSettings) -> None:
-        hardware.blocks_of(asked.codec, asked.bound)
         self._asked, self._clock_hz = asked, parse_clock_hz(asked.clock)
         self._values = _gradient(asked)[: None if asked.bursts is None else 8 * asked.bursts]
-        if not self._values.size:
+        self._bursts = hardware.bursts_of(self._values, asked.codec, asked.bound)
+        if not self._bursts:
             raise UsageError(f"gradients {asked.gradients!r} hold no float")
 
     def measure(self, progress: Progress) -> None:
         """Clock the values through both engines."""
-        asked, values = self._asked, self._values
-        progress(f"compressing {values.size} floats, cycle by cycle")
-        payload, compressor = hardware.compress(values, asked.codec, asked.bound)
-        progress(f"decompressing {payload.size} octets")
-        _, decompressor = hardware.decompress(payload, values.size, asked.codec, asked.bound)
-        ratio, clock_hz = values.nbytes / payload.size, self._clock_hz
+        asked, clock_hz = self._asked, self._clock_hz
+        progress(f"compressing and decompressing {self._values.size} floats, cycle by cycle")
+        compressor = hardware.clocked(hardware.compressor(self._bursts))
+        decompressor = hardware.clocked(hardware.decompressor(self._bursts))
+        ratio = self._values.nbytes / compressor.outlet.octets
         engine_bps = min(compressor.intake.rate_bps(clock_hz), decompressor.outlet.rate_bps(clock_hz))
         self.found = Findings(
             configuration={
@@ -126,11 +122,11 @@ class EngineModel(AllOrNothing[Findings]):
                 "gradients": asked.gradients,
                 "seed": asked.seed,
             },
-            floats=values.size,
-            bursts=compressor.intake.beats,
+            floats=self._values.size,
+            bursts=len(self._bursts),
             ratio=ratio,
-            compressor=_activity(compressor, compressor.intake.waits, compressor.outlet.waits, clock_hz),
-            decompressor=_activity(decompressor, decompressor.outlet.waits, decompressor.intake.waits, clock_hz),
+            compressor=_activity(compressor, clock_hz, floats=compressor.intake, wire=compressor.outlet),
+            decompressor=_activity(decompressor, clock_hz, floats=decompressor.outlet, wire=decompressor.intake),
             lines=[_line(line_bps, engine_bps, ratio, clock_hz) for line_bps in LINES_BPS],
             circuits=[
                 Cost(name, made.register_bits, made.width_bits, made.multiplexers, made.shifters)
@@ -154,17 +150,15 @@ def _gradient(asked: EngineSettings) -> Float32Array:
     return values.reshape(-1)
 
 
-def _activity(
-    engine: hardware.Engine, stalls: Mapping[Any, int], wire_waits: Mapping[Any, int], clock_hz: int
-) -> Activity:
+def _activity(engine: hardware.Engine, clock_hz: int, *, floats: hardware.Port, wire: hardware.Port) -> Activity:
     return Activity(
         cycles=engine.intake.cycles,
         beats_in=engine.intake.beats,
         beats_out=engine.outlet.beats,
         input_bps=engine.intake.rate_bps(clock_hz),
         output_bps=engine.outlet.rate_bps(clock_hz),
-        stalls={str(reason): cycles for reason, cycles in stalls.items()},
-        wire_waits={str(reason): cycles for reason, cycles in wire_waits.items()},
+        stalls={str(reason): cycles for reason, cycles in floats.waits.items()},
+        wire_waits={str(reason): cycles for reason, cycles in wire.waits.items()},
     )
 
 

@@ -24,7 +24,7 @@ class EngineSettings(Settings):
     10, 25 and 100 Gb/s line. A stall is a cycle in which no floats cross. A
     last table lists the bits and shifters of both engines.
 
-    The model is plain Python, about 3 s per million floats; --bursts takes
+    The model is plain Python, about 1 s per million floats; --bursts takes
     only the start of a long file.
 
     Example: netoffload model engine --clock 100MHz --gradients gaussian:0.002 --json
