@@ -1,19 +1,20 @@
-"""Draws a report: a few bars beside each other, with traffic and classes; many as rows, also of other experiments.
+"""Draws a report, and other experiments that time iterations: a row for each bar, with time, traffic and accuracy.
 
-Colours are Okabe and Ito's (distinct under every common colour blindness); in grey they differ by lightness, and
-communication is hatched. The codec's time is a bracket beside its bar, because it overlaps with communication.
+Few rows have more words, and the classes of floats. Colours are Okabe and Ito's (distinct under every common colour
+blindness); in grey they differ by lightness, and communication is hatched. The codec's time is a line below its bar,
+because it overlaps with communication.
 """
 
 from __future__ import annotations
 
 import contextlib
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from netoffload.errors import UsageError
-from netoffload.lab.reports.summary import VIA_NICS, Bar, Summary
+from netoffload.lab.reports.summary import VIA_NICS, Summary
 from netoffload.lab.reports.table import TIMES, WIDEST, describe_run
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ STYLE: Final[dict[Any, Any]] = {
     "svg.hashsalt": "netoffload",  # the same figure gives the same file
 }
 
-DESCRIPTION_CHARACTERS: Final = 130
+DESCRIPTION_CHARACTERS: Final = 150
 """Characters of a line below the headline that fit into the figure."""
 
 LONG_NAMES: Final = {
@@ -94,30 +95,46 @@ Rows = Sequence[tuple[str, _Compared]]
 
 def draw_figure(summary: Summary, path: Path) -> None:
     """Draw a summary into a file; its suffix decides the format (PNG, SVG, PDF)."""
-    if len(summary.bars) > WIDEST:
-        draw_rows(list(summary.bars.items()), f"{len(summary.bars)} {summary.axis.title}", describe_run(summary), path)
-        return
-    with written(path) as figure:
-        _draw_few(figure, summary)
+    bars = list(summary.bars.items())
+    if len(bars) > WIDEST:
+        bars.sort(key=lambda item: item[1].s_per_iteration)
+        draw_rows(bars, f"{len(bars)} {summary.axis.title}", describe_run(summary), path)
+    else:
+        draw_rows(bars, _headline(summary), describe_run(summary), path, summary)
 
 
-def draw_rows(rows: Rows, title: str, described: str, path: Path) -> None:
-    """Draw more bars than fit side by side, as rows, the fastest first; the figure grows with their number."""
-    rows = sorted(rows, key=lambda item: item[1].s_per_iteration)
-    height = 2.0 + 0.3 * len(rows)
+def draw_rows(rows: Rows, title: str, described: str, path: Path, few: Summary | None = None) -> None:
+    """Draw a row for each bar; the figure grows with their number. ``few``: their summary, which has more to say."""
     with written(path) as figure:
-        figure.set_size_inches(12, height)
-        room = {"left": 0.17, "right": 0.97, "top": 1 - 1.15 / height, "bottom": 0.6 / height, "wspace": 0.12}
-        grid = figure.add_gridspec(1, 3, width_ratios=(1.5, 1, 0.8), **room)
-        times, wires, accuracies = (figure.add_subplot(grid[0, column]) for column in range(3))
-        _draw_row_times(times, rows)
-        _draw_row_wires(wires, rows)
-        _draw_row_accuracies(accuracies, rows)
-        for axes in (times, wires, accuracies):
-            _name_rows(axes, [_short(name) if axes is times else "" for name, _ in rows])
-            axes.set_axisbelow(True)
-        figure.text(0.02, 1 - 0.4 / height, title, fontsize=15, fontweight="bold")
-        figure.text(0.02, 1 - 0.65 / height, described, fontsize=9, color=MUTED_COLOUR)
+        lay_out(figure, rows, title, described, few)
+
+
+def lay_out(figure: Figure, rows: Rows, title: str, described: str, few: Summary | None = None) -> None:
+    """Fill an empty figure as :func:`draw_rows` does."""
+    has_classes = few is not None and any(bar.classes for bar in few.bars.values())
+    height = 1.75 + (0.25 + 0.75 * len(rows) if few else 0.3 * len(rows))
+    figure.set_size_inches(15 if has_classes else 12, height)
+    room = {"left": 0.14 if has_classes else 0.17, "right": 0.94 if has_classes else 0.97, "wspace": 0.12}
+    room |= {"top": 1 - 1.15 / height, "bottom": (0.85 if few else 0.6) / height}
+    ratios = (1.5, 1, 0.8, 1.2)[: 4 if has_classes else 3]
+    grid = figure.add_gridspec(1, len(ratios), width_ratios=ratios, **room)
+    panels = [figure.add_subplot(grid[0, column]) for column in range(len(ratios))]
+    _draw_times(panels[0], rows, few)
+    _draw_wires(panels[1], rows, few)
+    _draw_accuracies(panels[2], rows)
+    if few is not None and has_classes:
+        _draw_classes(panels[3], few)
+    for axes in panels:
+        axes.set_yticks(range(len(rows)), [_long(name, few) if axes is panels[0] else "" for name, _ in rows])
+        axes.set_ylim(len(rows) - 0.45, -0.55)
+        axes.tick_params(axis="y", length=0, labelsize=9, labelcolor=TEXT_COLOUR)
+        axes.tick_params(axis="x", labelsize=8)
+        axes.set_axisbelow(True)
+    figure.text(0.02, 1 - 0.4 / height, title, fontsize=15, fontweight="bold")
+    said = textwrap.fill(described, DESCRIPTION_CHARACTERS)
+    figure.text(0.02, 1 - 0.5 / height, said, fontsize=9, color=MUTED_COLOUR, va="top")
+    if few is not None:
+        figure.text(0.02, 0.12 / height, _footnote(few), fontsize=7.5, color=MUTED_COLOUR, linespacing=1.4)
 
 
 @contextlib.contextmanager
@@ -135,18 +152,6 @@ def written(path: Path) -> Iterator[Figure]:
             raise UsageError(f"cannot write the figure to {path}: {error}") from error
 
 
-def _draw_few(figure: Figure, summary: Summary) -> None:
-    room = {"left": 0.07, "right": 0.97, "top": 0.83, "bottom": 0.2, "wspace": 0.27, "hspace": 0.62}
-    grid = figure.add_gridspec(2, 2, width_ratios=(1.75, 1), **room)
-    _draw_times(figure.add_subplot(grid[:, 0]), summary)
-    _draw_wire(figure.add_subplot(grid[0, 1]), summary)
-    _draw_classes(figure.add_subplot(grid[1, 1]), summary)
-    figure.text(0.02, 0.945, _headline(summary), fontsize=15, fontweight="bold")
-    described = textwrap.fill(describe_run(summary), DESCRIPTION_CHARACTERS)
-    figure.text(0.02, 0.905, described, fontsize=9, color=MUTED_COLOUR, va="center")
-    figure.text(0.02, 0.022, _footnote(summary), fontsize=7.5, color=MUTED_COLOUR, linespacing=1.4)
-
-
 def _headline(summary: Summary) -> str:
     over_ring, over_wa = summary.speedup("inc", "inc+c"), summary.speedup("wa", "inc+c")
     if over_ring is None:
@@ -161,151 +166,92 @@ def _footnote(summary: Summary) -> str:
     return (
         "Bars: medians over iterations of the workers' mean; half of all iterations lie within "
         f"±{1e3 * spread:.1f} ms or less. Communication includes waiting for other workers.\n"
-        "NIC codec: compressing and decompressing in the busiest NIC per iteration; it overlaps with communication. "
-        "Wire: octets all nodes sent, headers included. Ratio: payload before over after."
+        "NIC codec, the line below a bar: compressing and decompressing in the busiest NIC per iteration; it overlaps "
+        "with communication. Wires: octets all nodes sent. Ratio: payload before over after."
     )
 
 
-def _draw_times(axes: Axes, summary: Summary) -> None:
-    bars = list(summary.bars.items())
-    tallest_ms = max(1e3 * bar.s_per_iteration for _, bar in bars)
-    for at, (name, bar) in enumerate(bars):
-        _draw_parts(axes.bar, at, bar, 0.56, "bottom", "communication")
-        top = 1e3 * bar.s_per_iteration
-        axes.text(at, top + 0.045 * tallest_ms, f"{top:.0f} ms", ha="center", fontsize=12, fontweight="bold")
-        note = _speedup_note(summary, name)
-        axes.text(at, top + 0.015 * tallest_ms, note, ha="center", fontsize=8, color=MUTED_COLOUR)
-        _draw_codec(axes, at, bar, is_first=not any(earlier.classes for _, earlier in bars[:at]))
-    axes.set_ylim(0, 1.13 * tallest_ms)
-    axes.set_xlim(-0.55, len(bars) - 0.3)
-    axes.set_xticks(range(len(bars)), [_tick(name, bar) for name, bar in bars])
-    axes.tick_params(axis="x", length=0, pad=6, labelsize=8)
-    axes.set_ylabel("ms per iteration")
-    axes.set_title("Time per iteration")
-    axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.legend(ncols=3, **LEGEND)
-
-
-def _speedup_note(summary: Summary, name: str) -> str:
-    baseline = summary.baselines[-1]
-    factor = summary.speedup(baseline, name)
-    return "" if factor is None or name == baseline else f"{factor:.1f}{TIMES} faster than {baseline}"
-
-
-def _tick(name: str, bar: Bar) -> str:
-    numbers = f"computation {1e3 * bar.compute_s:.1f} ms\naccuracy {100 * bar.accuracy:.1f} %"
-    return f"{name}\n{LONG_NAMES.get(name, '')}\n{numbers}"
-
-
-def _draw_codec(axes: Axes, at: int, bar: Bar, *, is_first: bool) -> None:
-    if not bar.classes:
-        return
-    codec_ms, bottom_ms = 1e3 * bar.codec_s, 1e3 * bar.compute_s
-    label = "NIC codec (overlaps)" if is_first else None
-    axes.bar(at + 0.335, codec_ms, 0.05, bottom=bottom_ms, color=CODEC_COLOUR, label=label)
-    axes.text(at + 0.375, bottom_ms + codec_ms / 2, f"{codec_ms:.1f}", va="center", fontsize=8, color=MUTED_COLOUR)
-
-
-def _draw_wire(axes: Axes, summary: Summary) -> None:
-    bars = list(summary.bars.items())
-    widest_mb = max(bar.wire_bytes_per_iteration for _, bar in bars) / 1e6
-    for at, (_, bar) in enumerate(bars):
-        megabytes = bar.wire_bytes_per_iteration / 1e6
-        axes.barh(at, megabytes, 0.62, color=WIRE_COLOUR)
-        words = f"{megabytes:.1f} MB · {bar.wire_frames_per_iteration:,.0f} frames"
-        if bar.classes:
-            words += f" · ratio {bar.ratio:.1f}"
-        axes.text(megabytes + 0.03 * widest_mb, at, words, va="center", fontsize=8)
-    _name_rows(axes, [name for name, _ in bars])
-    axes.set_xlim(0, 1.95 * widest_mb)  # the words need room to the right of the longest bar
-    axes.set_xticks([tick for tick in axes.get_xticks() if tick <= 1.05 * widest_mb])
-    axes.spines["bottom"].set_bounds(0, 1.05 * widest_mb)
-    axes.set_xlabel("MB per iteration, all nodes", fontsize=8.5, loc="left")
-    axes.set_title("On the wire")
-
-
-def _draw_classes(axes: Axes, summary: Summary) -> None:
-    compressed = [(name, bar) for name, bar in summary.bars.items() if bar.classes]
-    axes.set_title("Bits per float")
-    if not compressed:
-        axes.text(0.5, 0.5, "nothing was compressed", ha="center", va="center", color=MUTED_COLOUR)
-        axes.set_axis_off()
-        return
-    for at, (_, bar) in enumerate(compressed):
-        start = 0.0
-        for bits, share in bar.classes.items():
-            how: dict[str, Any] = {
-                "color": CLASS_COLOURS[bits],
-                "edgecolor": "white",
-                "label": bits if at == 0 else None,
-            }
-            axes.barh(at, 100 * share, 0.62, left=start, **how)
-            if share > 0.08:
-                colour, words = "white" if bits == "32" else TEXT_COLOUR, f"{100 * share:.0f} %"
-                axes.text(start + 50 * share, at, words, ha="center", va="center", fontsize=8, color=colour)
-            start += 100 * share
-    _name_rows(axes, [name for name, _ in compressed])
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("% of compressed floats; 2 bits of tag come on top", fontsize=8.5)
-    axes.legend(ncols=4, **LEGEND)
-
-
-def _name_rows(axes: Axes, names: list[str]) -> None:
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.45, -0.55)
-    axes.tick_params(axis="y", length=0, labelsize=9, labelcolor=TEXT_COLOUR)
-    axes.tick_params(axis="x", labelsize=8)
-
-
-def _draw_parts(draw: Callable[..., Any], at: int, bar: _Compared, width: float, start: str, second: str) -> None:
-    """Draw computation, then communication; ``start`` is the argument of ``draw`` at which a bar begins."""
-    compute_ms, communicate_ms = 1e3 * bar.compute_s, 1e3 * bar.communicate_s
-    first, second = ("computation", second) if at == 0 else ("", "")  # one entry of the legend each
-    hatched: dict[str, Any] = {"hatch": "////", "edgecolor": "white", "linewidth": 0, start: compute_ms}
-    draw(at, compute_ms, width, color=COMPUTE_COLOUR, label=first)
-    draw(at, communicate_ms, width, color=COMMUNICATE_COLOUR, label=second, **hatched)
-
-
-def _draw_row_times(axes: Axes, rows: Rows) -> None:
-    slowest_ms = 1e3 * rows[-1][1].s_per_iteration
-    for at, (_, bar) in enumerate(rows):
-        _draw_parts(axes.barh, at, bar, 0.66, "left", "communication, compressing")
-        words = f"{1e3 * bar.s_per_iteration:.0f}"
-        axes.text(1e3 * bar.s_per_iteration + 0.012 * slowest_ms, at, words, va="center", fontsize=8)
-    axes.set_xlim(0, 1.1 * slowest_ms)
+def _draw_times(axes: Axes, rows: Rows, few: Summary | None) -> None:
+    slowest_ms = max(1e3 * bar.s_per_iteration for _, bar in rows)
+    for at, (name, bar) in enumerate(rows):
+        compute_ms, total_ms = 1e3 * bar.compute_s, 1e3 * bar.s_per_iteration
+        first, second = ("computation", "communication, compressing") if at == 0 else (None, None)
+        hatched: dict[str, Any] = {"hatch": "////", "edgecolor": "white", "linewidth": 0, "left": compute_ms}
+        axes.barh(at, compute_ms, 0.66, color=COMPUTE_COLOUR, label=first)
+        axes.barh(at, 1e3 * bar.communicate_s, 0.66, color=COMMUNICATE_COLOUR, label=second, **hatched)
+        words = f"{total_ms:.0f}" + (_more(few, name) if few else "")
+        axes.text(total_ms + 0.012 * slowest_ms, at, words, va="center", fontsize=8)
+        if few is not None and few.bars[name].classes:
+            axes.barh(at + 0.38, 1e3 * few.bars[name].codec_s, 0.07, left=compute_ms, color=CODEC_COLOUR)
+    axes.set_xlim(0, (1.35 if few else 1.1) * slowest_ms)
     axes.set_xlabel("ms per iteration", fontsize=8.5)
     axes.set_title("Time")
     axes.legend(ncols=2, **LEGEND)
 
 
-def _draw_row_wires(axes: Axes, rows: Rows) -> None:
+def _more(summary: Summary, name: str) -> str:
+    """Return lines about a bar: its computation, its codec, and its speed-up."""
+    bar, baseline = summary.bars[name], summary.baselines[-1]
+    lines = ["", f"computation {1e3 * bar.compute_s:.1f}"]
+    lines += [f"codec {1e3 * bar.codec_s:.1f}"] if bar.classes else []
+    if name != baseline and (factor := summary.speedup(baseline, name)) is not None:
+        lines.append(f"{factor:.1f}{TIMES} faster than {baseline}")
+    return "\n".join(lines)
+
+
+def _draw_wires(axes: Axes, rows: Rows, few: Summary | None) -> None:
     megabytes = [bar.wire_bytes_per_iteration / 1e6 for _, bar in rows]
-    _draw_dots(axes, megabytes, ".3g", 7, "left")
+    words = [f"{value:.3g}" for value in megabytes]
+    if few is not None:
+        frames = (bar.wire_frames_per_iteration for bar in few.bars.values())
+        words = [f"{text}\n{count:,.0f} frames" for text, count in zip(words, frames, strict=True)]
+    _draw_dots(axes, megabytes, words, 7, "left")
+    least, most = min(megabytes) / 1.6, max(megabytes)
     axes.set_xscale("log")
-    axes.set_xlim(min(megabytes) / 1.6, max(megabytes) * 2.4)
+    axes.set_xlim(least, 2.4 * most * ((most / least) ** 0.4 if few else 1))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
-    axes.set_xlabel("MB per iteration, all wires, headers included", fontsize=8.5)
+    axes.set_xlabel("MB per iteration, with all headers", fontsize=8.5)
     axes.set_title("On the wires")
 
 
-def _draw_row_accuracies(axes: Axes, rows: Rows) -> None:
+def _draw_accuracies(axes: Axes, rows: Rows) -> None:
     accuracies = [100 * bar.accuracy for _, bar in rows]
-    _draw_dots(axes, accuracies, ".1f", -7, "right")
+    _draw_dots(axes, accuracies, [f"{value:.1f}" for value in accuracies], -7, "right")
     spread = max(max(accuracies) - min(accuracies), 1.0)
     axes.set_xlim(min(accuracies) - 0.45 * spread, max(accuracies) + 0.1 * spread)
     axes.set_xlabel("% of the test set", fontsize=8.5)
     axes.set_title("Accuracy")
 
 
-def _draw_dots(axes: Axes, values: list[float], form: str, shift: int, side: str) -> None:
+def _draw_dots(axes: Axes, values: list[float], words: list[str], shift: int, side: str) -> None:
     axes.plot(values, range(len(values)), "o", color=WIRE_COLOUR, markeredgecolor=COMPUTE_COLOUR)
     beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "ha": side, "fontsize": 8}
-    for at, value in enumerate(values):
-        axes.annotate(f"{value:{form}}", (value, at), (shift, 0), **beside)
+    for at, (value, text) in enumerate(zip(values, words, strict=True)):
+        axes.annotate(text, (value, at), (shift, 0), **beside)
     axes.grid(axis="x", color="#EEEEEE", linewidth=0.8)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+def _draw_classes(axes: Axes, summary: Summary) -> None:
+    first = next(name for name, bar in summary.bars.items() if bar.classes)
+    for at, (name, bar) in enumerate(summary.bars.items()):
+        start = 0.0
+        for bits, share in bar.classes.items():
+            how: dict[str, Any] = {"color": CLASS_COLOURS[bits], "edgecolor": "white", "left": start}
+            axes.barh(at, 100 * share, 0.62, label=bits if name == first else None, **how)
+            if share > 0.08:
+                colour, words = "white" if bits == "32" else TEXT_COLOUR, f"{100 * share:.0f} %"
+                axes.text(start + 50 * share, at, words, ha="center", va="center", fontsize=8, color=colour)
+            start += 100 * share
+        if bar.classes:
+            axes.text(102, at, f"ratio {bar.ratio:.1f}", va="center", fontsize=8)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("% of compressed floats, tags not counted", fontsize=8.5)
+    axes.set_title("Bits per float")
+    axes.legend(ncols=4, **LEGEND)
+
+
+def _long(name: str, few: Summary | None) -> str:
+    """Return a bar's name, cut where it is too long for its row, and what it stands for if there is room."""
+    short = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+    return f"{short}\n{LONG_NAMES[name]}" if few and name in LONG_NAMES else short

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from netoffload.errors import UsageError
 from netoffload.lab import reports
 from netoffload.lab.reports.curves import curve_panels
-from netoffload.lab.reports.figure import _draw_few
+from netoffload.lab.reports.figure import lay_out
 from netoffload.lab.reports.table import TIMES
 from netoffload.lab.results import (
     Learning,
@@ -217,10 +217,12 @@ def test_a_report_is_a_folder_with_table_summary_and_figure(runs: Sequence[Recor
 
 @pytest.mark.parametrize("runs", [four_runs(), [a_run("inc", 0.07)]], ids=len)
 def test_no_word_of_the_figure_is_cut_off(runs: Sequence[Record]) -> None:
-    figure = Figure(figsize=(11, 6.2))
+    figure, summary = Figure(), reports.summarise(runs)
     FigureCanvasAgg(figure)
-    _draw_few(figure, reports.summarise(runs))
-    for text in figure.texts:
+    lay_out(figure, list(summary.bars.items()), "few", reports.describe_run(summary), summary)
+    words = [text for axes in figure.axes for text in axes.texts]
+    assert {"computation 10.0"} <= {line for text in words for line in text.get_text().splitlines()}
+    for text in (*figure.texts, *words):
         box = text.get_window_extent()
         assert box.x0 >= 0
         assert box.x1 <= figure.bbox.width, text.get_text()
