@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from netoffload.errors import UsageError
+from netoffload.errors import NetOffloadError, UsageError
 from netoffload.machine.environment import UNKNOWN
 
 T = TypeVar("T")
@@ -375,6 +375,20 @@ def origins(records: Iterable[StepRecord]) -> dict[str, list[str]]:
         "machine": list(dict.fromkeys(record.machine for record in listed)),
         "commit": list(dict.fromkeys(record.commit for record in listed)),
     }
+
+
+def write_file(path: Path, value: Any) -> None:
+    """Write a dataclass as one object of JSON."""
+    path.write_text(json.dumps(dataclasses.asdict(value), allow_nan=False, indent=1), encoding="utf-8")
+
+
+def read_file(kind: type[T], path: Path, says: str = "", error: type[NetOffloadError] = UsageError) -> T:
+    """Read what :func:`write_file` wrote; ``says`` and ``error`` are for a file that is missing, or is no JSON."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as reason:
+        raise error(f"{says or f'cannot read {path}'}: {reason}") from reason
+    return decode_dataclass(kind, value, str(path))
 
 
 def decode_dataclass(kind: type[T], value: object, where: str) -> T:

@@ -22,6 +22,7 @@ from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS
 from netoffload.lab.bench.settings import DdpSettings, training_of
 from netoffload.lab.declared import Finding, Progress, Table, rates
 from netoffload.lab.reports import draw_rows
+from netoffload.lab.results import write_file
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
 from netoffload.lab.training import data
 from netoffload.lab.training.config import RankJob
@@ -128,7 +129,7 @@ class Ddp:
         with Testbed(make_plan(replace(self._bed, nic=nic), new_run_id()), progress=progress) as bed:
             assert bed.rate_bps_measured is not None  # two nodes at least, and probed
             job = folder / "job.json"
-            RankJob(self._settings, str(folder), bound_k=asked.bound).write(job)
+            write_file(job, RankJob(self._settings, str(folder), bound_k=asked.bound))
             argv = ["-m", "netoffload.lab.bench.rank_ddp", "--job", str(job), "--rounds", str(asked.repeat)]
             argv += [word for name in names for word in ("--what", name)]
             limit_s = (1 + len(names)) * time_limit_s(self._settings, self._bed.rate_bps)

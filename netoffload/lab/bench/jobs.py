@@ -6,7 +6,6 @@ because the command line's help has these names.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -154,12 +153,12 @@ def rank_words(asked: Any, names: str) -> list[str]:
 
 def record_of_ranks(kind: type[R], bed: Testbed, words: list[str], **how: Any) -> R:
     """Run ``-m MODULE ARGUMENT...`` as a rank on every node, with ``how`` of ``run_ranks``; return the record."""
-    from netoffload.lab.results import decode_dataclass
+    from netoffload.lab.results import read_file
     from netoffload.lab.testbed import run_ranks
 
     out = bed.make_scratch() / "record.json"
     run_ranks(bed, range(len(bed.plan.nodes)), [*words, "--out", str(out)], **how)
-    return decode_dataclass(kind, json.loads(out.read_text(encoding="utf-8")), "the ranks' record")
+    return read_file(kind, out)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from netoffload.config import ENV_METER
 from netoffload.errors import ReplicaError, RunError
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpHook, DdpRecord, DdpResult
+from netoffload.lab.results import read_file
 from netoffload.lab.testbed.build import octets_on_wires
 from netoffload.lab.training import ddp
 from netoffload.lab.training.config import RankJob
@@ -133,7 +134,7 @@ def main() -> None:
     parser.add_argument("--what", action="append", required=True)
     asked = parser.parse_args()
     with ddp.joined():
-        record = measure(RankJob.read(asked.job), asked.what, asked.rounds)
+        record = measure(read_file(RankJob, asked.job), asked.what, asked.rounds)
         if ddp.rank() == 0:
             asked.out.write_text(json.dumps(record.to_record()), encoding="utf-8")
         ddp.barrier()

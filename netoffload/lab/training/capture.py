@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,7 @@ import numpy as np
 
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
-from netoffload.lab.results import decode_dataclass
+from netoffload.lab.results import read_file, write_file
 
 CAPTURE_FILE: Final = "gradients.npy"
 """File of the vectors, in the result folder."""
@@ -51,10 +50,7 @@ class Captured:
     def read(cls, vectors: Path) -> Captured:
         """Read the description beside a file of vectors."""
         path = vectors.with_suffix(".layers.json")
-        try:
-            return decode_dataclass(cls, json.loads(path.read_text(encoding="utf-8")), str(path))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"cannot read the layers of {vectors}: {error}") from error
+        return read_file(cls, path, f"cannot read the layers of {vectors}")
 
 
 class Kept:
@@ -71,8 +67,7 @@ class Kept:
     def write(self, folder: Path, layers: Sequence[Layer] = ()) -> None:
         """Write float32[vectors, n] and their description into the result folder."""
         np.save(folder / CAPTURE_FILE, np.array(list(self._kept.values()), np.float32))
-        said = Captured(tuple(self._kept), tuple(layers))
-        (folder / LAYERS_FILE).write_text(json.dumps(dataclasses.asdict(said), indent=1), encoding="utf-8")
+        write_file(folder / LAYERS_FILE, Captured(tuple(self._kept), tuple(layers)))
 
 
 def check_tensorboard() -> None:

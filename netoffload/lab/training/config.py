@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from netoffload import compressors, methods
@@ -16,7 +14,6 @@ from netoffload.compressors import Compressor
 from netoffload.compressors.eight_bit import EightBit
 from netoffload.config import Offload, check_choice
 from netoffload.errors import UsageError
-from netoffload.lab.results import decode_dataclass
 from netoffload.lab.training import models
 from netoffload.lab.training.data_spec import (
     DATASETS,
@@ -333,16 +330,3 @@ class RankJob:
     checkpointing: Checkpointing | None = None
     tensorboard: str | None = None
     """Folder for this run's event file."""
-
-    def write(self, path: Path) -> None:
-        """Write the job to a file for :meth:`read`."""
-        path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
-
-    @classmethod
-    def read(cls, path: Path) -> RankJob:
-        """Read what :meth:`write` wrote."""
-        try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"cannot read the run's configuration {path}: {error}") from error
-        return decode_dataclass(cls, value, str(path))

@@ -17,11 +17,10 @@ of one model, and the octets of this exchange count with the rest.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import fmean
 from typing import Final, Protocol
 
@@ -34,7 +33,7 @@ from netoffload.lab.training.checkpoint import Checkpoints
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 from netoffload.lab.training.dataset import Dataset
 from netoffload.lab.training.doors import AnyCalls, Door, door_for, warm_up_exchange
-from netoffload.lab.training.outcome import PROGRESS_FILE, Parts, Step
+from netoffload.lab.training.outcome import Parts, Step
 from netoffload.lab.training.parallel import batch_source, replica_of
 from netoffload.lab.training.replica import Batches, Replica, Travel, Watch
 from netoffload.methods import Sent
@@ -43,6 +42,7 @@ Clock = Callable[[], float]
 AfterIteration = Callable[[int], bool | None]
 """Called with the number of finished iterations, outside the timed part; returns true after the last one."""
 
+PROGRESS_INTERVAL_S: Final = 0.2
 WARM_UP_ROUNDS: Final = 3
 LARGE_OCTETS: Final = 64_000_000
 """Octets of parameters from which on one warm-up round is enough; smaller models need several."""
@@ -168,6 +168,7 @@ class RankRun:
         accuracy_after: rank 0's accuracies, 0..1, by the number of iterations.
         loss_after: rank 0's mean loss since the previous accuracy, if finite, by the number of iterations.
         board, watches: get this rank's scalars and gradients.
+        tells_progress: print a :class:`~netoffload.lab.training.outcome.Step` as JSON a few times per second.
     """
 
     door: Door
@@ -184,15 +185,11 @@ class RankRun:
         self._checkpoints = Checkpoints(checkpointing, self._exchange) if checkpointing else None
         self.board: Board | None = None
         self.watches: list[Watch] = []
-        self._progress: int | None = None
+        self.tells_progress, self._told_s = False, -math.inf
         self.sent, self.timeline, self.first = Sent(), Timeline(), 0
         self.accuracy_after: dict[str, float] = {}
         self.loss_after: dict[str, float] = {}
         self._losses: list[float] = []
-
-    def show_progress_in(self, folder: Path) -> None:
-        """Keep the latest :class:`~netoffload.lab.training.outcome.Step` in a file of ``folder`` from this call on."""
-        self._progress = os.open(folder / PROGRESS_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
     def new_batches(self, first: int = 0) -> Batches | None:
         """Return a worker's batches after the ``first``."""
@@ -276,8 +273,9 @@ class RankRun:
                 "door": self.door.memory(),
             }
             self._checkpoints.save(state, done, self.latest_accuracy)
-        if self._progress is not None:
-            os.pwrite(self._progress, Step(done, self.loss, self.latest_accuracy).to_octets(), 0)
+        if self.tells_progress and (is_last or time.monotonic() >= self._told_s + PROGRESS_INTERVAL_S):
+            self._told_s = time.monotonic()
+            print(json.dumps(dataclasses.asdict(Step(done, self.loss, self.latest_accuracy))), flush=True)
         if self.board is not None:
             rate = settings.learning_rate_at(done - 1)
             accuracy = self.latest_accuracy if is_measured else None

@@ -9,7 +9,6 @@ Nothing here imports MPI, because the parent has none.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,14 +17,9 @@ from typing import Final
 from netoffload import control
 from netoffload.config import ENV_METER
 from netoffload.errors import RunError
-from netoffload.lab.results import ClassCounts, NodeTraffic, Traffic, Versions, decode_dataclass
+from netoffload.lab.results import ClassCounts, Learning, NodeTraffic, Traffic, Versions
 from netoffload.lab.training.config import TrainSettings
 from netoffload.methods import Sent
-
-PROGRESS_FILE: Final = "progress"
-"""File in the result folder with rank 0's latest :class:`Step`."""
-
-STEP_OCTETS: Final = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,18 +36,6 @@ class Step:
         words = {"loss": self.loss, "accuracy": None if self.accuracy is None else 100 * self.accuracy}
         texts = [f"{name} {value:.3g}" for name, value in words.items() if value is not None]
         return ", ".join(texts) + (" %" if self.accuracy is not None else "")
-
-    def to_octets(self) -> bytes:
-        """Return a line of a fixed length, so that it overwrites the previous one."""
-        return json.dumps(dataclasses.asdict(self)).encode().ljust(STEP_OCTETS - 1) + b"\n"
-
-    @classmethod
-    def read(cls, folder: Path) -> Step | None:
-        """Return the latest step; None: there is none yet."""
-        try:
-            return cls(**json.loads((folder / PROGRESS_FILE).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +93,7 @@ class Parts:
 
 @dataclasses.dataclass(frozen=True)
 class RankOutcome:
-    """The result of one rank; only rank 0 has ``accuracy`` to ``versions``, and ``loss_after``.
+    """The result of one rank; only rank 0 has ``learning``, ``traffic`` and ``versions``.
 
     ``sent``, what the rank handed to its sockets, and ``coded`` count the timed iterations. Earlier commands did the
     first ``first_iteration`` iterations. ``peak_memory_octets`` is the largest resident memory, libraries included.
@@ -122,9 +104,7 @@ class RankOutcome:
     wall_s: tuple[float, ...]
     parts: tuple[Parts, ...]
     sha256: str
-    final_loss: float | None
-    accuracy: float | None
-    accuracy_after: dict[str, float]
+    learning: Learning | None
     traffic: Traffic | None
     versions: Versions | None
     parameters: int
@@ -132,22 +112,11 @@ class RankOutcome:
     coded: Coded
     peak_memory_octets: int
     first_iteration: int = 0
-    loss_after: dict[str, float] = dataclasses.field(default_factory=dict)
 
-    def write(self, folder: Path) -> None:
-        """Write the result into the result folder."""
-        text = json.dumps(dataclasses.asdict(self), allow_nan=False)
-        (folder / f"rank{self.rank}.json").write_text(text, encoding="utf-8")
-
-    @classmethod
-    def read(cls, folder: Path, rank: int) -> RankOutcome:
-        """Read what a rank wrote."""
-        path = folder / f"rank{rank}.json"
-        try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RunError(f"rank {rank} did not leave its result: {error}") from error
-        return decode_dataclass(cls, value, str(path))
+    @staticmethod
+    def path(folder: Path, rank: int) -> Path:
+        """Return the file of a rank's result in the result folder."""
+        return folder / f"rank{rank}.json"
 
 
 COMPRESSED_SHARE_MIN: Final = 0.98

@@ -1,7 +1,8 @@
 """The program of one rank: ``python -m mpi4py -m netoffload.lab.training.rank JOB.json RESULT_DIR``.
 
-All ranks train. Rank 0 also reads the meter before and after the timed iterations, and writes captures and TensorBoard
-files. Every rank leaves ``rank<r>.json``, a :class:`RankOutcome`, from which the parent makes the record.
+All ranks train. Rank 0 also reads the meter before and after the timed iterations, prints its progress, and writes
+captures and TensorBoard files. Every rank leaves ``rank<r>.json``, a :class:`RankOutcome`, from which the parent makes
+the record.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.programs import end_at_once
 from netoffload.config import Offload
 from netoffload.errors import NetOffloadError, UsageError
-from netoffload.lab.results import ClassCounts, Versions
+from netoffload.lab.results import ClassCounts, Learning, Versions, read_file, write_file
 from netoffload.lab.training.capture import Board, Kept
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import open_saved
@@ -46,7 +47,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     run = RankRun(settings, open_saved(Path(job.dataset)), comm.calls(), job.checkpointing)
     rank, replica = exchange.rank, run.replica
     if rank == 0:
-        run.show_progress_in(folder)
+        run.tells_progress = True
     warm_up(settings, replica, comm.calls(), run.new_batches())
     run.begin()
     kept = _watch(job, run) if rank == 0 else None
@@ -70,9 +71,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         wall_s=tuple(run.timeline.wall_s),
         parts=tuple(run.timeline.parts),
         sha256=replica.digest(),
-        final_loss=run.loss,
-        accuracy=run.measure() if rank == 0 else None,
-        accuracy_after=run.accuracy_after,
+        learning=Learning(run.measure(), run.accuracy_after, run.loss, run.loss_after) if rank == 0 else None,
         traffic=traffic,
         versions=_versions() if rank == 0 else None,
         parameters=replica.parameter_count,
@@ -80,7 +79,6 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         coded=coded,
         peak_memory_octets=peak_memory_octets(),
         first_iteration=run.first,
-        loss_after=run.loss_after,
     )
 
 
@@ -147,10 +145,11 @@ def main(arguments: list[str]) -> None:
     if len(arguments) != 2:
         raise UsageError("usage: python -m mpi4py -m netoffload.lab.training.rank JOB.json RESULT_DIR")
     end_at_once()
-    job, folder = RankJob.read(Path(arguments[0])), Path(arguments[1])
+    job, folder = read_file(RankJob, Path(arguments[0])), Path(arguments[1])
     torch.set_num_threads(1)  # ranks share the machine's cores, so more threads would only compete for them
     with CompComm(MPI.COMM_WORLD, job.codec, job.bound_k, offload=job.settings.offload) as comm:
-        run_rank(job, comm, folder).write(folder)
+        outcome = run_rank(job, comm, folder)
+        write_file(outcome.path(folder, outcome.rank), outcome)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ run on a testbed without NICs, because on one machine NICs take cores from the r
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
-import threading
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -27,6 +26,7 @@ from netoffload.lab.testbed import (
     prepared_ranks,
     run_ranks,
 )
+from netoffload.lab.testbed.launch import pass_on_stdout
 from netoffload.lab.training import IMPORTED, data
 from netoffload.lab.training.config import RankJob, TrainSettings
 from netoffload.lab.training.dataset import Dataset, save
@@ -34,8 +34,6 @@ from netoffload.lab.training.memory import check_memory
 from netoffload.lab.training.outcome import Parts, RankOutcome, Step, check_traffic, with_coded
 from netoffload.lab.training.plan import BASELINES, NO_OUTPUTS, Outputs, Planned, plan_runs
 from netoffload.methods import Way
-
-PROGRESS_INTERVAL_S: Final = 0.2
 
 START_S: Final = 120.0
 """Time allowed for a run's start and end: importing torch on all ranks of a small machine takes seconds."""
@@ -188,14 +186,27 @@ def run_one(
         tensorboard=str(outputs.tensorboard.absolute() / run.folder) if outputs.tensorboard else None,
     )
     job_file = folder / "job.json"
-    job.write(job_file)
+    results.write_file(job_file, job)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     argv = ["-m", "netoffload.lab.training.rank", str(job_file), str(folder)]
     on_progress(run.name, Step(0))
-    with _watching(folder, lambda step: on_progress(run.name, step)):
-        run_ranks(bed, range(settings.ranks), argv, timeout_s=time_limit_s(settings, testbed.rate_bps))
+
+    def show(rank: int, lines: bytes) -> None:
+        for line in lines.splitlines(keepends=True):
+            try:
+                on_progress(run.name, Step(**json.loads(line)))
+            except (ValueError, TypeError):  # a library's words
+                pass_on_stdout(rank, line)
+
+    limit_s = time_limit_s(settings, testbed.rate_bps)
+    run_ranks(bed, range(settings.ranks), argv, timeout_s=limit_s, on_stdout=show)
     outputs.keep_capture(folder)
-    outcomes = [RankOutcome.read(folder, rank) for rank in range(settings.ranks)]
+    outcomes = [
+        results.read_file(
+            RankOutcome, RankOutcome.path(folder, rank), f"rank {rank} did not leave its result", error=RunError
+        )
+        for rank in range(settings.ranks)
+    ]
     # A run without NICs must not look like one with their codec, unless the ranks used the codec themselves.
     used = testbed if run.has_nics or settings.is_inline else dataclasses.replace(testbed, nic=None)
     record = make_record(settings, used, bed.rate_bps_measured, started, outcomes)
@@ -217,32 +228,6 @@ def time_limit_s(settings: TrainSettings, rate_bps: int | None) -> float:
     return START_S + measured_s + settings.iterations * (max(1.0, 1e-6 * parameters, compute_s) + 10 * slowest_s)
 
 
-@contextlib.contextmanager
-def _watching(folder: Path, on_step: Callable[[Step], None]) -> Iterator[None]:
-    finished = threading.Event()
-    shown = 0
-
-    def show() -> None:
-        nonlocal shown
-        step = Step.read(folder)
-        if step is not None and step.done > shown:
-            shown = step.done
-            on_step(step)
-
-    def watch() -> None:
-        while not finished.wait(PROGRESS_INTERVAL_S):
-            show()
-
-    thread = threading.Thread(target=watch, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        thread.join()
-        show()
-
-
 def make_record(
     settings: TrainSettings,
     testbed: TestbedSettings,
@@ -254,7 +239,7 @@ def make_record(
     has_weights = settings.spec.way is not Way.SERVER
     check_replicas([outcome for outcome in outcomes if outcome.is_worker or has_weights])
     first = outcomes[0]
-    if first.traffic is None or first.accuracy is None or first.versions is None:
+    if first.traffic is None or first.learning is None or first.versions is None:
         raise RunError("rank 0 left an incomplete result")
     traffic = with_coded(first.traffic, outcomes)
     check_traffic(settings, traffic, outcomes)
@@ -267,7 +252,7 @@ def make_record(
         timing=_timing(outcomes, settings.spec.period),
         traffic=traffic,
         compression_efficiency=_efficiency(outcomes, traffic),
-        learning=results.Learning(first.accuracy, first.accuracy_after, first.final_loss, first.loss_after),
+        learning=first.learning,
         parameter_sha256=first.sha256,
         first_iteration=first.first_iteration,
         timed_iterations=len(first.wall_s),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,16 @@ from netoffload.control import ControlServer
 from netoffload.errors import ReplicaError, RunError, UsageError
 from netoffload.lab import reports
 from netoffload.lab.cli.training_runs import Found
-from netoffload.lab.results import ClassCounts, NodeTraffic, Traffic, from_line, to_line
+from netoffload.lab.results import (
+    ClassCounts,
+    Learning,
+    NodeTraffic,
+    Traffic,
+    from_line,
+    read_file,
+    to_line,
+    write_file,
+)
 from netoffload.lab.testbed import NicSettings, TestbedSettings
 from netoffload.lab.training.config import RankJob, TrainSettings
 from netoffload.lab.training.memory import BASE_OCTETS, check_memory, peak_memory_octets, rank_octets
@@ -131,13 +139,15 @@ def test_the_time_limit_of_a_run_is_its_model_s() -> None:
 
 def outcomes_of_wa() -> list[RankOutcome]:
     worker = RankOutcome(
-        0, True, (0.10, 0.20), (Parts(0.004, 0.006, sum_s=0.001), Parts(0.02)), "aa", 0.5, None, {}, None, None,
+        0, True, (0.10, 0.20), (Parts(0.004, 0.006, sum_s=0.001), Parts(0.02)), "aa", None, None, None,
         PARAMETERS, Sent(vector_octets=GRADIENT_OCTETS), by_nic(0), 7000,
     )  # fmt: skip
-    first = dataclasses.replace(worker, accuracy=0.9, traffic=some_traffic(99, 98, 97), versions=VERSIONS)
+    first = dataclasses.replace(
+        worker, learning=Learning(0.9, {}, 0.5), traffic=some_traffic(99, 98, 97), versions=VERSIONS
+    )
     second = dataclasses.replace(worker, rank=1, wall_s=(0.12, 0.22), parts=(Parts(0.01, 0.02), Parts(0.04)))
     parts = (Parts(update_s=0.005, sum_s=0.002),) * 2
-    server = dataclasses.replace(worker, rank=2, is_worker=False, parts=parts, final_loss=None)
+    server = dataclasses.replace(worker, rank=2, is_worker=False, parts=parts)
     return [first, second, server]
 
 
@@ -188,10 +198,10 @@ def test_replicas_that_differ_are_an_error_that_names_them() -> None:
 
 def test_what_a_rank_leaves_is_read_back_and_its_absence_is_an_error(tmp_path: Path) -> None:
     first = outcomes_of_wa()[0]
-    first.write(tmp_path)
-    assert RankOutcome.read(tmp_path, 0) == first
-    with pytest.raises(RunError, match="rank 1 did not leave its result"):
-        RankOutcome.read(tmp_path, 1)
+    write_file(first.path(tmp_path, 0), first)
+    assert read_file(RankOutcome, RankOutcome.path(tmp_path, 0)) == first
+    with pytest.raises(RunError, match=r"rank 1 left nothing: .*rank1\.json"):
+        read_file(RankOutcome, RankOutcome.path(tmp_path, 1), "rank 1 left nothing", error=RunError)
 
 
 def test_a_run_that_memory_does_not_hold_is_refused_in_one_line() -> None:
@@ -217,10 +227,10 @@ def test_peak_memory_is_this_process_s() -> None:
 
 def test_a_job_travels_as_a_file(tmp_path: Path) -> None:
     job = RankJob(TrainSettings("inc+c", nodes=3, loss_scale=8), "/data")
-    job.write(tmp_path / "job.json")
-    assert RankJob.read(tmp_path / "job.json") == job
-    with pytest.raises(UsageError, match="cannot read"):
-        RankJob.read(tmp_path / "other.json")
+    write_file(tmp_path / "job.json", job)
+    assert read_file(RankJob, tmp_path / "job.json") == job
+    with pytest.raises(UsageError, match=r"cannot read .*other\.json"):
+        read_file(RankJob, tmp_path / "other.json")
 
 
 def test_runs_that_do_not_fit_a_testbed_are_refused_before_anything_is_built() -> None:
@@ -305,12 +315,7 @@ def test_a_run_that_is_over_is_not_done_again(tmp_path: Path) -> None:
         dataclasses.replace(outputs, resume=False).check([run], None)
 
 
-def test_a_step_travels_as_a_file_that_is_written_over_and_over(tmp_path: Path) -> None:
-    assert Step.read(tmp_path) is None
-    with (tmp_path / "progress").open("wb", buffering=0) as file:
-        for step in (Step(100, 12.345678901234567, 0.98765432109876), Step(101, None, 0.5), Step(102)):
-            os.pwrite(file.fileno(), step.to_octets(), 0)
-            assert Step.read(tmp_path) == step
+def test_a_step_says_what_is_known() -> None:
     assert Step(1, 0.25, 0.912).learnt == "loss 0.25, accuracy 91.2 %"
     assert (Step(1, None, 0.5).learnt, Step(1, 2.0).learnt, Step(1).learnt) == ("accuracy 50 %", "loss 2", "")
 
