@@ -153,9 +153,9 @@ def words(heading: str, **more: Any) -> Column:
     return Column(heading, is_words=True, **more)
 
 
-def left_out(default: Any = None) -> Any:
+def left_out() -> Any:
     """Return a field of a finding that is no key of the record while it is None."""
-    return dataclasses.field(default=default, metadata={"left_out": True})
+    return dataclasses.field(default=None, metadata={"left_out": True})
 
 
 class Finding:
@@ -251,6 +251,6 @@ def milli(time_s: float) -> str:
     return f"{time_s * 1e3:.1f}"
 
 
-def percent(share: float, form: str = ".1f") -> str:
+def percent(share: float) -> str:
     """Write a share in per cent, without the sign."""
-    return f"{100 * share:{form}}"
+    return f"{100 * share:.1f}"

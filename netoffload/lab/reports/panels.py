@@ -73,8 +73,8 @@ def draw_panels(panels: Sequence[Panel], title: str, path: Path) -> None:
 
 
 def _draw(axes: Axes, panel: Panel) -> None:
-    drawing = {"bars": _draw_bars, "heaps": _draw_heaps}.get(panel.kind, _draw_lines)
-    drawing(axes, panel)
+    is_bars = panel.kind in ("bars", "heaps")
+    (_draw_bars if is_bars else _draw_lines)(axes, panel)
     axes.set_title(textwrap.fill(panel.title, TITLE_CHARACTERS), fontsize=9.5)
     axes.set_xlabel(panel.x_label, fontsize=8.5)
     axes.set_ylabel(panel.y_label, fontsize=8.5)
@@ -87,7 +87,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.set_axisbelow(True)
     if len(panel.series) > 1:
         axes.legend(framealpha=0.85, edgecolor="none", fontsize=7, handlelength=1.4)
-        if panel.kind in ("bars", "heaps") and not panel.log_y:
+        if is_bars and not panel.log_y:
             axes.set_ylim(top=HEADROOM * axes.get_ylim()[1])
 
 
@@ -108,25 +108,16 @@ def _name_places(axes: Axes, places: Sequence[float | str]) -> None:
 
 
 def _draw_bars(axes: Axes, panel: Panel) -> None:
-    places, width = _places(panel), 0.8 / len(panel.series)
+    places, count, is_heap = _places(panel), len(panel.series), panel.kind == "heaps"
+    width, below = 0.7 if is_heap else 0.8 / count, dict.fromkeys(places, 0.0)
     for number, (series, colour) in enumerate(zip(panel.series, _colours(panel), strict=True)):
-        shift = (number - (len(panel.series) - 1) / 2) * width
-        at = [places.index(x) + shift for x in series.xs]
-        axes.bar(at, series.ys, width, label=series.name, color=colour)
-        if len(places) * len(panel.series) <= 12:
-            for place, y in zip(at, series.ys, strict=True):
+        shift = 0.0 if is_heap else (number - (count - 1) / 2) * width
+        at, bottoms = [places.index(x) + shift for x in series.xs], [below[x] for x in series.xs]
+        axes.bar(at, series.ys, width, bottom=bottoms, label=series.name, color=colour)
+        for x, place, y in zip(series.xs, at, series.ys, strict=True):
+            below[x] += y if is_heap else 0.0
+            if not is_heap and len(places) * count <= 12:
                 axes.text(place, y, f"{y:.3g}", ha="center", va="bottom", fontsize=6.5, color=MUTED_COLOUR)
-    _name_places(axes, places)
-
-
-def _draw_heaps(axes: Axes, panel: Panel) -> None:
-    places = _places(panel)
-    below = dict.fromkeys(places, 0.0)
-    for series, colour in zip(panel.series, _colours(panel), strict=True):
-        at, bottoms = [places.index(x) for x in series.xs], [below[x] for x in series.xs]
-        axes.bar(at, series.ys, 0.7, bottom=bottoms, label=series.name, color=colour)
-        for x, y in zip(series.xs, series.ys, strict=True):
-            below[x] += y
     _name_places(axes, places)
 
 

@@ -256,46 +256,37 @@ def _check_fields(first: Record, other: Record, names: Collection[str]) -> None:
 
 
 def _merge(records: Sequence[Record]) -> Bar:
-    def median(values: list[float]) -> float:
-        return float(statistics.median(values))
-
-    wall_s = median([record.timing.wall_s.median for record in records])
-    compute_s = median([record.timing.compute_s.median for record in records])
-    totals = [record.traffic.classes for record in records if record.traffic.classes.total]
-    classes = {
-        str(bits): median([getattr(total, f"bits_{bits}") / total.total for total in totals])
-        for bits in ((0, 8, 16, 32) if totals else ())
-    }
-
-    def per_iteration(name: str) -> float:
-        return median([getattr(record.traffic, name) / record.timed_iterations for record in records])
+    def median(of: Callable[[Record], float]) -> float:
+        return float(statistics.median(map(of, records)))
 
     def part(name: str) -> float | None:
-        spreads = [getattr(record.timing, f"{name}_s") for record in records]
-        return None if None in spreads else median([spread.median for spread in spreads])
+        has_all = all(getattr(record.timing, name) is not None for record in records)
+        return median(lambda record: getattr(record.timing, name).median) if has_all else None
 
+    coded = [record.traffic.classes for record in records if record.traffic.classes.total]
     peaks = [record.peak_memory_octets for record in records]
+    wall_s = median(lambda record: record.timing.wall_s.median)
+    compute_s = median(lambda record: record.timing.compute_s.median)
     return Bar(
         s_per_iteration=wall_s,
         compute_s=compute_s,
         communicate_s=wall_s - compute_s,
-        wire_bytes_per_iteration=per_iteration("wire_octets"),
-        wire_frames_per_iteration=per_iteration("wire_frames"),
-        ratio=median([record.traffic.ratio for record in records]),
-        compression_efficiency=median([record.compression_efficiency for record in records]),
-        accuracy=median([record.learning.accuracy for record in records]),
-        codec_s=per_iteration("codec_s"),
-        forward_s=part("forward"),
-        backward_s=part("backward"),
-        update_s=part("update"),
-        sum_s=part("sum"),
-        hidden_s=part("hidden"),
+        wire_bytes_per_iteration=median(lambda record: record.traffic.wire_octets / record.timed_iterations),
+        wire_frames_per_iteration=median(lambda record: record.traffic.wire_frames / record.timed_iterations),
+        ratio=median(lambda record: record.traffic.ratio),
+        compression_efficiency=median(lambda record: record.compression_efficiency),
+        accuracy=median(lambda record: record.learning.accuracy),
+        codec_s=median(lambda record: record.traffic.codec_s / record.timed_iterations),
+        **{name: part(name) for name in ("forward_s", "backward_s", "update_s", "sum_s", "hidden_s")},
         peak_memory_bytes=None if None in peaks else float(max(max(peak) for peak in peaks if peak)),
         s_per_iteration_quartiles=(
-            median([record.timing.wall_s.quartile_low for record in records]),
-            median([record.timing.wall_s.quartile_high for record in records]),
+            median(lambda record: record.timing.wall_s.quartile_low),
+            median(lambda record: record.timing.wall_s.quartile_high),
         ),
-        classes=classes,
+        classes={
+            str(bits): float(statistics.median(getattr(each, f"bits_{bits}") / each.total for each in coded))
+            for bits in ((0, 8, 16, 32) if coded else ())
+        },
         runs=len(records),
         over_runs={
             "s_per_iteration": OverRuns.of([record.timing.wall_s.median for record in records]),
