@@ -30,8 +30,8 @@ from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST
 from netoffload.codec.packed import GROUP
 from netoffload.codec_specs import BOUNDED_BY_K, Cut
 from netoffload.collectives.samples import gradients_from, parse_sigma, read_gradients
+from netoffload.compiled import jit
 from netoffload.compiled.arrays import Float32Array, Uint8Array
-from netoffload.compiled.jit import inlined_with, kernel
 from netoffload.compiled.octets import copy_octets
 from netoffload.compressors import libraries
 from netoffload.config import CODECS, check_bound_k, check_choice
@@ -222,41 +222,29 @@ class CodecSpeed:
         asked = self._asked
         for bound_k in asked.bound if codec.oracle.compress else asked.bound[:1]:
             wanted = codec.oracle.round_trip(vector, bound_k)
-            for variant, floats in itertools.product(variants([codec], asked.kernel), self._floats):
-                figures = measure(variant, vector[:floats], wanted[:floats], bound_k, asked.repeat)
-                k = bound_k if variant.takes_bound else None
-                yield Row(data, 4 * floats, codec.name, k, variant.kernel, **figures)
+            for kernel, floats in itertools.product(variants(codec, asked.kernel), self._floats):
+                figures = measure(codec, kernel, vector[:floats], wanted[:floats], bound_k, asked.repeat)
+                k = bound_k if codec.codec_id in BOUNDED_BY_K else None
+                yield Row(data, 4 * floats, codec.name, k, kernel, **figures)
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One codec with one of its kernels."""
-
-    codec: Codec
-    kernel: str
-
-    @property
-    def takes_bound(self) -> bool:
-        """Whether the error bound makes a difference."""
-        return self.codec.codec_id in BOUNDED_BY_K
+def variants(codec: Codec, only_kernels: Sequence[str] = ()) -> list[str]:
+    """Return the kernels of a codec that run here; one that only cuts bits off has the plain one only."""
+    names = ["plain"] if isinstance(codec.spec.form, Cut) else kernels.usable_kernels()
+    return [name for name in names if not only_kernels or name in only_kernels]
 
 
-def variants(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[Variant]:
-    """Return every codec with every kernel that runs here; codecs that only cut bits off have the plain one only."""
-    names = [name for name in kernels.usable_kernels() if not only_kernels or name in only_kernels]
-    made = [Variant(codec, name) for codec in codecs for name in names]
-    return [one for one in made if not isinstance(one.codec.spec.form, Cut) or one.kernel == "plain"]
-
-
-def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_k: int, repeat: int) -> dict[str, Any]:
+def measure(
+    codec: Codec, kernel: str, values: Float32Array, wanted: Float32Array, bound_k: int, repeat: int
+) -> dict[str, Any]:
     """Check a codec on a contiguous float32[n], of which the oracle makes ``wanted``, then time it.
 
     Returns the figures of a :class:`Row`. A payload is decoded from the front, and from the front and the middle as
     blocks are.
     """
-    of = kernels.kernels_of(variant.codec.codec_id, variant.kernel)
+    of = kernels.kernels_of(codec.codec_id, kernel)
     encode, decode, decode_halves = of.encode, of.decode, of.decode_halves
-    parameter = np.float32(of.decoding(bound_k)) if variant.takes_bound else of.decoding(bound_k)
+    parameter = np.float32(of.decoding(bound_k)) if codec.codec_id in BOUNDED_BY_K else of.decoding(bound_k)
     source, count = values.view(np.uint8), values.size
     capacity = -(-count // LANES) * MAX_BURST_PAYLOAD
     payload = np.zeros(capacity + max(ENCODE_SLACK, DECODE_SLACK), np.uint8)
@@ -273,7 +261,7 @@ def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_
     for octets_read, decoding in decodings:
         target[:] = np.nan  # what an earlier decoding left must not pass for an answer
         if (encoded, decoding()) != (count, octets_read) or target[:count].tobytes() != wanted.tobytes():
-            raise RunError(f"{variant.codec.name} ({variant.kernel}) is wrong: run 'netoffload verify codec'")
+            raise RunError(f"{codec.name} ({kernel}) is wrong: run 'netoffload verify codec'")
     max_error, mean_error = errors(values, wanted)
     figures = {"max_error": max_error, "mean_error": mean_error, "ratio": source.size / length}
     shares = (classes / count).tolist()  # now: timed calls count too
@@ -329,13 +317,13 @@ def errors(values: Float32Array, decoded: Float32Array) -> tuple[float, float]:
     return float(difference.max(initial=0.0)), float(difference.mean()) if difference.size else 0.0
 
 
-@inlined_with
+@jit.inlined_with
 def _repeatedly(function: Callable[..., Any], times: int, arguments: tuple[Any, ...]) -> None:
     for _ in range(times):
         function(*arguments)
 
 
-@kernel
+@jit.kernel
 def _copy_repeatedly(times: int, source: Uint8Array, target: Uint8Array) -> None:
     for _ in range(times):
         copy_octets(source, 0, target, 0, source.size)
