@@ -36,12 +36,7 @@ NOT_THE_RUN: Final = frozenset({"iterations", "data_dir", "eval_every", "stop_at
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """The content of ``checkpoint.json``.
-
-    Attributes:
-        run: description of the run (:func:`describe`).
-        accuracy: the latest measured accuracy, 0..1.
-    """
+    """The content of ``checkpoint.json``: what :func:`describe` says of the run, and its latest accuracy, 0..1."""
 
     format: int
     run: dict[str, str]

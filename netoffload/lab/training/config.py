@@ -68,26 +68,17 @@ class Parallel(enum.StrEnum):
 class TrainSettings:
     """One training run. The model decides data, optimizer, schedule and their parameters where they are None.
 
+    The help of ``netoffload train`` explains the fields, which have the names of its options.
+
     Attributes:
         method: a name of :mod:`netoffload.methods.registry` with its parameters; ``--exchange`` on the command line.
-        nodes: workers; an aggregator or a parameter server comes on top.
-        iterations: batches per worker.
-        batch: samples per worker and iteration.
         learning_rate: at the start. None: the model's own, or the largest that the method takes.
-        clip_norm: the largest norm of the mean gradient: a longer one is shortened to it.
         loss_scale: a term of mixed-precision training: gradients are multiplied by it before the method gets them and
             divided by it afterwards. So an error bound of 2^-k on the wire is 2^-k / loss_scale for the gradient. It is
             a power of two, so that it changes only exponents.
-        eval_every: iterations from one accuracy of worker 0 to the next, outside the timed part; 0: at the end only.
-        stop_at_accuracy: 0..1; the run ends when an accuracy reaches it. None: the run does all iterations.
-        error_feedback: host-side compressors add what they left unsent to the next gradient.
+        eval_every: accuracies on the way are those of worker 0, outside the timed part.
         sharing: one of :data:`~netoffload.lab.training.data_spec.SHARINGS`.
-        offload: who compresses tagged floats: the NICs, or (``inline``) the ranks by themselves.
-        bucket_mb: size in 10^6 octets of the buckets in which layers' gradients are summed during backward; 0: all at
-            once, after backward.
-        parallel: the part of the model that a worker has (:class:`Parallel`, :mod:`netoffload.lab.training.parallel`).
-        activations: type in which activations and errors travel: ``float32``, or an 8-bit type with its parameters.
-        sub_batches: number of pieces in which they travel; one piece travels during the multiplication of another.
+        parallel: a :class:`Parallel` (:mod:`netoffload.lab.training.parallel`).
     """
 
     method: str

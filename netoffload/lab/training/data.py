@@ -24,18 +24,14 @@ SYNTHETIC_TESTS: Final = 16
 
 LOADERS: Final[Mapping[str, Callable[[TrainSettings], Dataset]]] = {
     "digits": lambda run: load_digits(run.seed),
-    "mnist": lambda run: load_mnist(_folder(run)),
-    "fashion-mnist": lambda run: load_mnist(_folder(run)),
-    "cifar10": lambda run: load_cifar10(_folder(run)),
+    "mnist": lambda run: load_mnist(Path(run.data_dir or ".")),
+    "fashion-mnist": lambda run: load_mnist(Path(run.data_dir or ".")),
+    "cifar10": lambda run: load_cifar10(Path(run.data_dir or ".")),
     "text": lambda run: load_text(run.sample_shape.features),
     SYNTHETIC: lambda run: make_noise(run.sample_shape, run.data_spec.samples or run.nodes * run.batch, run.seed),
 }
 """Functions that load a run's data set, by the first word of the set's name."""
 assert LOADERS.keys() == {*DATASETS, SYNTHETIC}
-
-
-def _folder(run: TrainSettings) -> Path:
-    return Path(run.data_dir or ".")
 
 
 def load(settings: TrainSettings) -> Dataset:

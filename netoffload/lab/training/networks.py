@@ -104,19 +104,6 @@ class Residual(nn.Module):
         return functional.relu(self.body(inputs) + self.shortcut(inputs), inplace=True)
 
 
-class Subsample(nn.Module):
-    """Every second row and column, and ``planes`` more planes of zeros."""
-
-    def __init__(self, planes: int) -> None:
-        """Put half of the new planes before the others, and half behind them."""
-        super().__init__()
-        self.padding = (0, 0, 0, 0, planes // 2, planes - planes // 2)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return float32[batch, inputs + planes, half, half]."""
-        return functional.pad(inputs[:, :, ::2, ::2], self.padding)
-
-
 class Branches(nn.ModuleList):
     """Branches with the same inputs, whose outputs are concatenated plane by plane."""
 
@@ -403,7 +390,8 @@ def resnet(
                 before = after
             shortcut: nn.Module = nn.Identity()
             if is_small and stride != 1:
-                shortcut = Subsample(outputs - inputs)
+                half = (outputs - inputs) // 2
+                shortcut = nn.Sequential(nn.AvgPool2d(1, 2), nn.ConstantPad3d((0, 0, 0, 0, half, half), 0.0))
             elif stride != 1 or inputs != outputs:
                 shortcut = nn.Sequential(*_convolution(inputs, outputs, 1, stride))
             layers.append(Residual(nn.Sequential(*body[:-1]), shortcut))

@@ -146,13 +146,7 @@ class Adagrad(Optimizer):
     torch_name = "Adagrad"
 
 
-OPTIMIZERS: Final[dict[str, type[Optimizer]]] = {
-    "sgd": Sgd,
-    "adam": Adam,
-    "adamw": AdamW,
-    "rmsprop": RmsProp,
-    "adagrad": Adagrad,
-}
+OPTIMIZERS: Final = {kind.torch_name.lower(): kind for kind in (Sgd, Adam, AdamW, RmsProp, Adagrad)}
 """The optimizers by their names in ``--optimizer``; their fields are the parameters."""
 
 

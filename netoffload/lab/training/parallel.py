@@ -279,11 +279,8 @@ class Join:
 
     def wait_sum(self, arriving: Arrived, rows: int) -> torch.Tensor:
         """Return the sum of all ranks' errors for this rank's part."""
-        parts = self.activations.wait(arriving)
-        total = parts[0].clone()
-        for part in parts[1:]:
-            total += part
-        return total.view(rows, -1)
+        first, *others = self.activations.wait(arriving)
+        return sum(others, start=first).view(rows, -1)
 
 
 class GatheredProduct(torch.autograd.Function):
