@@ -33,10 +33,10 @@ alone, which are those of the codec's oracle (``netoffload.codec.reference``, Al
                   bits to shift away   ▼                         eight floats, one beat
 
 **Timing.** Each of these engines is one register with logic before or behind it, and each cycle has two halves. First
-the output: the beat that the register holds leaves if the sink takes it. Then the input: a beat enters if the *most*
-that a beat can add still fits: 272 bits in the compressor, 256 in the decompressor. So "ready" depends on the
-register's fill and on the sink, never on the data, as a circuit needs it. Pipelining the logic would add a few cycles
-per stream; the model leaves them out.
+the output: the beat that the register holds leaves. Then the input: a beat enters if the *most* that a beat can add
+still fits: 272 bits in the compressor, 256 in the decompressor. So "ready" depends on the register's fill, never on the
+data, as a circuit needs it. Source and sink never wait. Pipelining the logic would add a few cycles per stream; the
+model leaves them out.
 
 Both registers have 520 bits. The paper describes a burst buffer of two beats, 512 bits, that reads when less than one
 beat is left. But a vector of 272 bits can lie across *three* beats (1 + 32 + 1 octets): such a buffer would then stop
@@ -57,7 +57,7 @@ from __future__ import annotations
 
 import collections
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -88,9 +88,6 @@ when the longest vector arrives. The decompressor may hold all but an octet of t
 MODELLED: Final = tuple(SPECS[codec_id].name for codec_id in TAGGED)
 """The codecs whose bursts have tags."""
 
-Timing = Callable[[int], bool]
-"""Whether the other end of a port is ready to move a beat in a cycle; cycles count from 0."""
-
 
 class Beat(NamedTuple):
     """What crosses a port in one cycle: valid octets (AXI's TKEEP), and the bits that it means in the register."""
@@ -110,13 +107,11 @@ class Wait(enum.StrEnum):
         member._value_, member.meaning = name, meaning
         return member
 
-    SOURCE_IDLE = "source_idle", "in: the source has no beat"
     ALIGNMENT_FULL = "alignment_full", "in: a second beat waits to leave, because bursts became 272 bits"
     BUFFER_FULL = "buffer_full", "in: there is a whole burst to decompress, and no room for a beat behind it"
     INPUT_ENDED = "input_ended", "in: the stream has ended, and what is held leaves"
     COLLECTING = "collecting", "out: the alignment unit holds less than a beat"
     INCOMPLETE_BURST = "incomplete_burst", "out: the buffer holds no whole compressed burst"
-    SINK_BUSY = "sink_busy", "in, out: the sink does not take the beat"
 
 
 @dataclass
@@ -239,44 +234,28 @@ class Engine:
         self.circuit, self.intake, self.outlet = circuit, Port(intake), Port(outlet)
         self.held_bits = 0
 
-    def cycle(self, *, is_offered: bool = True, is_sink_ready: bool = True) -> None:
-        """Let one clock cycle pass: ``is_offered`` says that the source has its beat, if one is left."""
+    def cycle(self) -> None:
+        """Let one clock cycle pass, in which the source has its next beat and the sink takes one."""
         leaving, entering, circuit = self.outlet.next, self.intake.next, self.circuit
         if leaving is None or self.held_bits < leaving.bits:
             self.outlet.waits[circuit.when_short] += 1
-        elif not is_sink_ready:
-            self.outlet.waits[Wait.SINK_BUSY] += 1
         else:
             self.held_bits -= leaving.bits
             self.outlet.beats += 1
 
         if entering is None:
             self.intake.waits[Wait.INPUT_ENDED] += 1
-        elif not is_offered:
-            self.intake.waits[Wait.SOURCE_IDLE] += 1
         elif self.held_bits + circuit.longest_bits > circuit.register_bits:
-            self.intake.waits[circuit.when_full if is_sink_ready else Wait.SINK_BUSY] += 1
+            self.intake.waits[circuit.when_full] += 1
         else:
             self.held_bits += entering.bits
             self.intake.beats += 1
 
 
-def always(cycle: int) -> bool:
-    """Return True: the timing of a port that never keeps the engine waiting."""
-    del cycle
-    return True
-
-
-def clocked(engine: Engine, valid: Timing = always, ready: Timing = always) -> Engine:
-    """Clock an engine until the last beat has left it, and return it.
-
-    The source has a beat in the cycles that are ``valid``, the sink takes one in those that are ``ready``; both must
-    become true again and again.
-    """
-    cycle = 0
+def clocked(engine: Engine) -> Engine:
+    """Clock an engine until the last beat has left it, and return it."""
     while engine.outlet.next is not None:
-        engine.cycle(is_offered=valid(cycle), is_sink_ready=ready(cycle))
-        cycle += 1
+        engine.cycle()
     return engine
 
 
