@@ -172,18 +172,17 @@ def _footnote(summary: Summary) -> str:
 
 
 def _draw_times(axes: Axes, rows: Rows, few: Summary | None) -> None:
-    slowest_ms = max(1e3 * bar.s_per_iteration for _, bar in rows)
-    for at, (name, bar) in enumerate(rows):
-        compute_ms, total_ms = 1e3 * bar.compute_s, 1e3 * bar.s_per_iteration
-        first, second = ("computation", "communication, compressing") if at == 0 else (None, None)
-        hatched: dict[str, Any] = {"hatch": "////", "edgecolor": "white", "linewidth": 0, "left": compute_ms}
-        axes.barh(at, compute_ms, 0.66, color=COMPUTE_COLOUR, label=first)
-        axes.barh(at, 1e3 * bar.communicate_s, 0.66, color=COMMUNICATE_COLOUR, label=second, **hatched)
-        words = f"{total_ms:.0f}" + (_more(few, name) if few else "")
-        axes.text(total_ms + 0.012 * slowest_ms, at, words, va="center", fontsize=8)
-        if few is not None and few.bars[name].classes:
-            axes.barh(at + 0.38, 1e3 * few.bars[name].codec_s, 0.07, left=compute_ms, color=CODEC_COLOUR)
-    axes.set_xlim(0, (1.35 if few else 1.1) * slowest_ms)
+    places, compute_ms = range(len(rows)), [1e3 * bar.compute_s for _, bar in rows]
+    hatched: dict[str, Any] = {"hatch": "////", "edgecolor": "white", "linewidth": 0, "left": compute_ms}
+    axes.barh(places, compute_ms, 0.66, color=COMPUTE_COLOUR, label="computation")
+    rest_ms, label = [1e3 * bar.communicate_s for _, bar in rows], "communication, compressing"
+    drawn = axes.barh(places, rest_ms, 0.66, color=COMMUNICATE_COLOUR, label=label, **hatched)
+    words = [f"{1e3 * bar.s_per_iteration:.0f}" + (_more(few, name) if few else "") for name, bar in rows]
+    axes.bar_label(drawn, words, padding=3, fontsize=8)
+    if few is not None:
+        codec_ms = [1e3 * bar.codec_s if bar.classes else 0.0 for bar in few.bars.values()]
+        axes.barh([at + 0.38 for at in places], codec_ms, 0.07, left=compute_ms, color=CODEC_COLOUR)
+    axes.set_xlim(0, (1.35 if few else 1.1) * max(1e3 * bar.s_per_iteration for _, bar in rows))
     axes.set_xlabel("ms per iteration", fontsize=8.5)
     axes.set_title("Time")
     axes.legend(ncols=2, **LEGEND)
@@ -233,18 +232,17 @@ def _draw_dots(axes: Axes, values: list[float], words: list[str], shift: int, si
 
 
 def _draw_classes(axes: Axes, summary: Summary) -> None:
-    first = next(name for name, bar in summary.bars.items() if bar.classes)
-    for at, (name, bar) in enumerate(summary.bars.items()):
-        start = 0.0
-        for bits, share in bar.classes.items():
-            how: dict[str, Any] = {"color": CLASS_COLOURS[bits], "edgecolor": "white", "left": start}
-            axes.barh(at, 100 * share, 0.62, label=bits if name == first else None, **how)
-            if share > 0.08:
-                colour, words = "white" if bits == "32" else TEXT_COLOUR, f"{100 * share:.0f} %"
-                axes.text(start + 50 * share, at, words, ha="center", va="center", fontsize=8, color=colour)
-            start += 100 * share
-        if bar.classes:
-            axes.text(102, at, f"ratio {bar.ratio:.1f}", va="center", fontsize=8)
+    bars = list(summary.bars.values())
+    ends, drawn = [0.0] * len(bars), None
+    for bits, colour in CLASS_COLOURS.items():
+        shares = [100 * bar.classes.get(bits, 0.0) for bar in bars]
+        drawn = axes.barh(range(len(bars)), shares, 0.62, left=ends, color=colour, edgecolor="white", label=bits)
+        words = [f"{share:.0f} %" if share > 8 else "" for share in shares]
+        on_it = "white" if bits == "32" else TEXT_COLOUR
+        axes.bar_label(drawn, words, label_type="center", fontsize=8, color=on_it)
+        ends = [end + share for end, share in zip(ends, shares, strict=True)]
+    assert drawn is not None
+    axes.bar_label(drawn, [f"ratio {bar.ratio:.1f}" if bar.classes else "" for bar in bars], padding=3, fontsize=8)
     axes.set_xlim(0, 100)
     axes.set_xlabel("% of compressed floats, tags not counted", fontsize=8.5)
     axes.set_title("Bits per float")

@@ -113,11 +113,11 @@ def _draw_bars(axes: Axes, panel: Panel) -> None:
     for number, (series, colour) in enumerate(zip(panel.series, _colours(panel), strict=True)):
         shift = 0.0 if is_heap else (number - (count - 1) / 2) * width
         at, bottoms = [places.index(x) + shift for x in series.xs], [below[x] for x in series.xs]
-        axes.bar(at, series.ys, width, bottom=bottoms, label=series.name, color=colour)
-        for x, place, y in zip(series.xs, at, series.ys, strict=True):
-            below[x] += y if is_heap else 0.0
-            if not is_heap and len(places) * count <= 12:
-                axes.text(place, y, f"{y:.3g}", ha="center", va="bottom", fontsize=6.5, color=MUTED_COLOUR)
+        drawn = axes.bar(at, series.ys, width, bottom=bottoms, label=series.name, color=colour)
+        if is_heap:
+            below |= {x: below[x] + y for x, y in zip(series.xs, series.ys, strict=True)}
+        elif len(places) * count <= 12:
+            axes.bar_label(drawn, fmt="%.3g", fontsize=6.5, color=MUTED_COLOUR)
     _name_places(axes, places)
 
 
