@@ -243,7 +243,7 @@ def demo(*, asked: DemoOptions, nic: NicSettings, as_json: AsJson = False) -> No
     def tell_and_draw(reason: str | None) -> None:
         if not found.records:
             return
-        print_summary(reports.write_report(found.records, out), as_json=as_json)
+        print_summary(reports.write_report([*found.records.values()], out), as_json=as_json)
         if not as_json:
             print_missing(found.missing(reason))
         notes.print(f"figure, table, summary.json and records are in {out}", highlight=False)

@@ -44,10 +44,10 @@ def prepared(*model_names: str) -> contextlib.AbstractContextManager[None]:
 
 @dataclasses.dataclass
 class Found:
-    """The names, the records and the reasons of failures of a series of runs so far."""
+    """The names of a series of runs, and so far, by name, their records and the reasons of failures."""
 
     names: tuple[str, ...]
-    records: list[Record] = dataclasses.field(default_factory=list)
+    records: dict[str, Record] = dataclasses.field(default_factory=dict)
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -59,12 +59,7 @@ class Found:
 
     def missing(self, reason: str | None) -> dict[str, str | None]:
         """Return, by name, why runs have no record: their own reason, or ``reason``, which ended the series."""
-        from netoffload.lab import reports
-        from netoffload.lab.training.plan import with_seed
-
-        methods = [(reports.method_name(record), record.configuration.seed) for record in self.records]
-        done = {name for method, seed in methods for name in (method, with_seed(method, seed))}
-        return {name: self.failed.get(name, reason) for name in self.names if name not in done}
+        return {name: self.failed.get(name, reason) for name in self.names if name not in self.records}
 
 
 def tell(found: Found, reason: str | None, *, as_json: bool) -> None:
@@ -73,10 +68,12 @@ def tell(found: Found, reason: str | None, *, as_json: bool) -> None:
 
     if not found.records:
         return
-    summary, missing = reports.summarise(found.records), found.missing(reason)
+    summary, missing = reports.summarise([*found.records.values()]), found.missing(reason)
     if as_json:
         told = {**summary.to_json(), "missing": missing}
-        print(json.dumps(told | {"records": [dataclasses.asdict(record) for record in found.records]}, indent=2))
+        print(
+            json.dumps(told | {"records": [dataclasses.asdict(record) for record in found.records.values()]}, indent=2)
+        )
     else:
         print_summary(summary, as_json=False)
         print_missing(missing)
@@ -117,8 +114,8 @@ def run_series(
     if out is not None:
         results.check_writable(out)
 
-    def keep(record: Record) -> None:
-        found.records.append(record)
+    def keep(name: str, record: Record) -> None:
+        found.records[name] = record
         if out is not None:
             if anew and len(found.records) == 1:
                 out.unlink(missing_ok=True)

@@ -55,7 +55,7 @@ def run_all(
     baselines: str = BASELINES[0],
     on_phase: Callable[[str], None] = lambda _phrase: None,
     on_progress: Progress = lambda _name, _step: None,
-    on_record: Callable[[Record], None] = lambda _record: None,
+    on_record: Callable[[str, Record], None] = lambda _name, _record: None,
     on_failure: Callable[[str, NetOffloadError], None] = lambda _name, _error: None,
     outputs: Outputs = NO_OUTPUTS,
 ) -> list[Record]:
@@ -79,9 +79,9 @@ def run_all(
     records: list[Record] = []
     failed: dict[str, NetOffloadError] = {}
 
-    def keep(record: Record) -> None:
+    def keep(run: Planned, record: Record) -> None:
         records.append(record)
-        on_record(record)
+        on_record(run.name, record)
 
     # The fork server imports torch while the first testbed is built; both testbeds use it.
     with prepared_ranks(IMPORTED):
@@ -89,7 +89,7 @@ def run_all(
             with Testbed(make_plan(settings, new_run_id()), progress=on_phase) as bed:
                 for run in left:
                     try:
-                        keep(run_one(run, testbed, bed, datasets, on_progress, outputs))
+                        keep(run, run_one(run, testbed, bed, datasets, on_progress, outputs))
                     except NetOffloadError as error:
                         failed[run.name] = error
                         on_failure(run.name, error)
@@ -98,7 +98,7 @@ def run_all(
 
 
 def _beds(
-    planned: Sequence[Planned], testbed: TestbedSettings, outputs: Outputs, keep: Callable[[Record], None]
+    planned: Sequence[Planned], testbed: TestbedSettings, outputs: Outputs, keep: Callable[[Planned, Record], None]
 ) -> Iterator[tuple[TestbedSettings, list[Planned]]]:
     """Yield the testbed without NICs and the one with them, each with its unfinished runs; pass on finished records."""
     for settings in (dataclasses.replace(testbed, nic=None), testbed):
@@ -107,7 +107,7 @@ def _beds(
             if (record := outputs.finished(run, testbed.nic)) is None:
                 left.append(run)
             else:
-                keep(record)
+                keep(run, record)
         if left:
             yield settings, left
 
