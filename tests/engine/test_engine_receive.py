@@ -223,9 +223,10 @@ def _bad_frames() -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize(("reason", "frame"), _bad_frames())
 def test_every_reason_to_drop(reason: str, frame: bytes) -> None:
     receiver = connected()[1]
-    before = receiver.counts()
+    before, table = receiver.counts(), receiver.table.copy()
     assert receiver.from_wire([frame]) == []
     assert receiver.counts() == {**before, reason: 1}
+    assert np.array_equal(receiver.table, table)
 
 
 def test_a_block_of_a_connection_that_this_nic_did_not_see_is_dropped() -> None:

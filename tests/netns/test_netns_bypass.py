@@ -216,18 +216,3 @@ def test_what_a_killed_nic_left_is_found_when_a_device_was_made_anew(plain_bed: 
             assert len(links_of(node.netns)) == len(before) + 2
             assert not any(namespace.call(partial(has_clsact, name)) for name in ("w0", "t1"))
     assert links_of(node.netns) == before
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--fault", "loss=0.1"], "has to see every frame"),
-        (["--tag", "any", "--ports", "5000"], "tag any and bypass kernel exclude each other"),
-    ],
-)
-def test_what_excludes_it_does_so_with_a_line(words: list[str], says: str) -> None:
-    command = [sys.executable, "-m", "netoffload_daemon", "--host", "tap:t0", "--wire", "lo", "--bypass", "kernel"]
-    done = subprocess.run([*command, *words], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert says in done.stderr

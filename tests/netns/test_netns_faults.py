@@ -1,19 +1,16 @@
 """Streams over wires that lose, double, reorder, flip and cut frames arrive whole, thanks to TCP and the CRC."""
 
-import pytest
-
 from netoffload.lab.testbed import NicSettings
 from netoffload.lab.testbed.stream import stream
 from tests.shared.beds import built, counters
 
-OCTETS = 20_000_000
-FAULTS = "loss=0.01,dup=0.01,reorder=0.01,flip=0.002,truncate=0.001,delay=1ms,seed=7"
+OCTETS = 10_000_000
+FAULTS = "loss=0.01,dup=0.01,reorder=0.01,flip=0.005,truncate=0.003,delay=1ms,seed=7"
 COUNTED = ("lost", "duplicated", "reordered", "flipped", "truncated", "delayed")
 
 
-@pytest.mark.parametrize("codec", ["inceptionn", "bounded", "packed"])
-def test_a_stream_over_a_bad_wire_is_the_codecs_round_trip(codec: str) -> None:
-    with built(nic=NicSettings(codec=codec, faults=FAULTS)) as bed:
+def test_a_stream_over_a_bad_wire_is_the_codecs_round_trip() -> None:
+    with built(nic=NicSettings(codec="packed", faults=FAULTS)) as bed:
         found = stream(bed, OCTETS)
         sent, got = counters(bed, 0), counters(bed, 1)
     assert (found.values, found.wrong, found.raw) == (OCTETS // 4, 0, 0)

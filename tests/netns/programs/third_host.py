@@ -10,7 +10,6 @@ from netoffload.netlink import Namespace
 from tests.soak.events import ip
 
 HOST_ADDRESS: Final = "10.98.1.77"
-HOST_IPV6: Final = "fd98::77"
 SILENT_ADDRESS: Final = "10.98.1.78"
 """An address whose hardware address the node knows, but where no host is."""
 DEVICE: Final = "third0"
