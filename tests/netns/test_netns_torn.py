@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 WHOLE = Direction(octets=3_000_000)
-CUT = replace(WHOLE, write_octets=(4095, 4095, 1), octets=3_000_002)
+CUT = replace(WHOLE, write_octets=(1, 9000, 1), octets=3_000_002)
 LOSS = Damage(loss=0.01)
 MIX = Damage(loss=0.02, duplication=0.02, reordering=0.05)
 TIMEOUT_S = 60

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.netns.programs.both_ways import TAGGED, carry_both_ways
-from tests.netns.programs.foreign_streams import Stream, gradient
+from tests.netns.programs.both_ways import TAGGED, carry_both_ways, gradient
 from tests.shared.beds import built, nics_by_hand
 
 PORT = 7950
@@ -24,12 +23,12 @@ def test_only_different_keys_are_a_warning_in_the_log(tmp_path: Path, differ: bo
         path.touch(mode=0o600)
         path.write_text(key + "\n")
         options.append(["--key", str(path)])
-    stream = Stream(gradient(200_000).tobytes())
+    stream = gradient(200_000).tobytes()
     with built() as bed, nics_by_hand(bed, tmp_path, options) as nics:
         started = [nic.log.read_text() for nic in nics]
         arrived = carry_both_ways(bed, stream, (TAGGED, TAGGED), port=PORT)
         assert arrived.error == ""
-        assert len(arrived.forth) == len(stream.octets)
+        assert len(arrived.forth) == len(stream)
         until_s = time.monotonic() + (WARNED_S if differ else 1.0)
         said: list[str] = []
         while time.monotonic() < until_s and not said:

@@ -19,7 +19,6 @@ from netoffload.config import TOS_COMPRESS
 from netoffload.devices.netns import in_netns
 from netoffload.lab.testbed import NodePlan, Testbed
 from netoffload.netlink import netns_path
-from tests.netns.programs.foreign_streams import Stream, writes_of
 from tests.shared.beds import flows
 from tests.soak.damage import nft_path, run_nft
 from tests.soak.options import draw_values
@@ -46,6 +45,11 @@ class Arrived:
     back: bytes
     wire_octets: int
     error: str
+
+
+def gradient(floats: int, seed: int = 1) -> np.ndarray:
+    """Return normal values like those of a gradient, float32[floats]."""
+    return np.random.default_rng(seed).normal(0, 2e-3, floats).astype("<f4")
 
 
 def ipv6_of(node: NodePlan) -> str:
@@ -114,37 +118,40 @@ def carried_to(bed: Testbed, port: int, octets: bytes, tos: int = TAGGED, source
     return got, sum(flow["raw_octets"] for flow in mine)
 
 
+def read_exactly(sock: socket.socket, octets: int) -> bytes:
+    got = bytearray()
+    while len(got) < octets:
+        part = sock.recv(octets - len(got))
+        assert part, f"the connection ended after {len(got)} of {octets} octets"
+        got += part
+    return bytes(got)
+
+
 def exchange(near: socket.socket, far: socket.socket, seed: int, values_of: str = "gradients") -> int:
     """Send values over a tagged connection, and compare what arrives with the codec's; return how many octets went."""
     values = draw_values(values_of, 20_000, seed)
     near.sendall(values.tobytes())
-    got = bytearray()
-    while len(got) < values.nbytes:
-        octets = far.recv(values.nbytes - len(got))
-        assert octets, "the connection was closed"
-        got += octets
     rounded = get("inceptionn").round_trip(values, 10)
-    assert np.array_equal(np.frombuffer(got, np.uint32), rounded.view(np.uint32))
+    assert read_exactly(far, values.nbytes) == rounded.tobytes()
     return values.nbytes
 
 
-def carry_both_ways(bed: Testbed, stream: Stream, tos: tuple[int, int], *, port: int, ipv6: bool = False) -> Arrived:
-    """Let both ends write a stream, and return what arrived; ``tos`` is of n0's socket and of n1's."""
+def carry_both_ways(bed: Testbed, octets: bytes, tos: tuple[int, int], *, port: int, ipv6: bool = False) -> Arrived:
+    """Let both ends write the octets, and return what arrived; ``tos`` is of n0's socket and of n1's."""
     errors: list[str] = []
     got: dict[str, bytearray] = {"forth": bytearray(), "back": bytearray()}
 
     def send(sock: socket.socket) -> None:
         try:
-            for octets in writes_of(stream):
-                sock.sendall(octets)
+            sock.sendall(octets)
             sock.shutdown(socket.SHUT_WR)
         except OSError as error:
             errors.append(f"send: {error}")
 
     def receive(sock: socket.socket, name: str) -> None:
         try:
-            while octets := sock.recv(262_144):
-                got[name] += octets
+            while part := sock.recv(262_144):
+                got[name] += part
         except OSError as error:
             errors.append(f"{name}: {error}")
 
