@@ -62,7 +62,6 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], said
         (["--host", "tap:not0", "--wire", "lo"], "wire lo is not an Ethernet interface"),
         (["--host", "veth:lo", "--wire", "nowire0"], "host device lo is not an Ethernet interface"),
         (["--host", "veth:not0", "--wire", "lo"], "host device not0 cannot be opened: no such interface"),
-        (["--host", "tap:not0", "--wire", "w0", "--flow-table", "/etc/passwd"], "/etc/passwd is not a flow table"),
         (["--host", "tap:lo", "--wire", "nowire0"], "TAP lo cannot be opened: a device of that name exists"),
         (["--host", "tap:not0", "--host-netns", "/run/netns/none", "--wire", "lo"], "/run/netns/none cannot be opened"),
     ],
@@ -133,10 +132,14 @@ def test_a_loop_that_fails_is_not_a_success(capsys: pytest.CaptureFixture[str]) 
 
 
 @needs_root
-def test_a_ready_descriptor_that_is_not_there_ends_it(wire: str) -> None:
-    done = run("--host", "tap:nottest1", "--wire", "w0", "--wire-netns", wire, "--ready-fd", "99")
-    assert done.returncode == 2
-    assert "descriptor 99" in done.stderr
+@pytest.mark.parametrize(
+    ("option", "exit_code", "said"),
+    [("--ready-fd=99", 2, "descriptor 99"), ("--flow-table=/etc/passwd", 3, "/etc/passwd is not a flow table")],
+)
+def test_a_file_or_descriptor_that_is_not_ours_ends_it(wire: str, option: str, exit_code: int, said: str) -> None:
+    done = run("--host", "tap:nottest1", "--wire", "w0", "--wire-netns", wire, option)
+    assert (done.returncode, done.stderr.count("\n")) == (exit_code, 1)
+    assert said in done.stderr
     assert "nottest1" not in os.listdir("/sys/class/net")
 
 

@@ -216,13 +216,6 @@ def test_what_is_not_plain_tcp_crosses(packet: Ether) -> None:
     assert nic.counts()["bypass_not_tcp"] == 1
 
 
-@FAMILIES
-@pytest.mark.parametrize("tos", [0x28, 0x29, 0x2A, 0x2B])
-def test_the_ecn_bits_do_not_matter(tos: int, ipv6: bool) -> None:
-    ip, _, _ = dissect(make_nic(ipv6).from_host(make_segment(GRADIENT, seq=FIRST, tos=tos, ipv6=ipv6))[0])
-    assert (ip.tos if isinstance(ip, Ipv4) else ip.traffic_class) == tos
-
-
 @pytest.mark.parametrize(("gso_size", "per_segment"), [(48, True), (76, True), (200, True), (48, False), (88, False)])
 def test_a_small_mss_never_outgrows_the_buffers(gso_size: int, per_segment: bool) -> None:
     nic = make_nic(per_segment=per_segment)
@@ -231,13 +224,6 @@ def test_a_small_mss_never_outgrows_the_buffers(gso_size: int, per_segment: bool
     frames = nic.from_host(sent)
     assert frames == [sent] or len(frames) <= MAX_WIRE_FRAMES
     assert frames == [sent] or all(len(frame) <= 10 + 14 + 52 + gso_size for frame in frames)
-
-
-def test_no_wire_frame_is_larger_than_the_hosts_segments() -> None:
-    nic = make_nic()
-    frames = nic.from_host(make_segment(GRADIENT, seq=FIRST, gso_size=500))
-    assert len(frames) > 1
-    assert all(len(frame) <= 10 + 14 + 52 + 500 for frame in frames)
 
 
 def test_flows_are_counted_and_a_new_connection_starts_anew() -> None:

@@ -114,7 +114,7 @@ class _Last(NamedTuple):
     """A payload's length, the floats that were asked for, the middle, and the status as a whole and as halves."""
 
     length: int
-    count: int
+    told: int
     middle: Middle
     read: int
     again: int
@@ -189,8 +189,8 @@ def _compare(
     """Raise a CodecError unless the oracle says the same of a payload as a whole and of its halves."""
     half_len, half_count = last.middle
     for status, target, cuts in (
-        (last.read, targets[0], [(0, last.count)]),
-        (last.again, targets[1], [(0, half_count), (half_len, last.count - half_count)]),
+        (last.read, targets[0], [(0, last.told)]),
+        (last.again, targets[1], [(0, half_count), (half_len, last.told - half_count)]),
     ):
         ends = [half_len] * (len(cuts) - 1) + [last.length if status == MALFORMED else status]
         try:
@@ -204,7 +204,7 @@ def _compare(
             continue
         if status == MALFORMED:
             raise CodecError("the oracle takes it")
-        room = -(-last.count // LANES) * BURST_LEN
-        got = target[target.size - room : target.size - room + 4 * last.count]
+        room = -(-last.told // LANES) * BURST_LEN
+        got = target[target.size - room : target.size - room + 4 * last.told]
         if np.concatenate(parts).tobytes() != got.tobytes():
             raise CodecError("these are not the oracle's floats")

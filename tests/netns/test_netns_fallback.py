@@ -9,13 +9,15 @@ import pytest
 from netoffload.codec import get
 from netoffload.devices.netns import in_netns
 from netoffload.lab.testbed import Testbed
-from netoffload.netlink import netns_path
+from netoffload.lab.testbed.journal import Journal
+from netoffload.netlink import Namespace, netns_path
 from netoffload.wire.encapsulation import UDP_PORT
 from tests.netns.programs.both_ways import TAGGED, carried, carried_to, mark, socket_on
-from tests.netns.programs.third_host import HOST_ADDRESS, third_host
 from tests.shared.beds import built, counters, flows
 from tests.soak.damage import nft_path, run_nft
+from tests.soak.events import ip
 
+HOST_ADDRESS, DEVICE = "10.98.1.77", "third0"
 VALUES = np.random.default_rng(3).normal(0, 2e-3, 500_000).astype(np.float32)
 NO_BLOCKS = f"""
 add table bridge strict
@@ -31,10 +33,23 @@ def bed() -> Iterator[Testbed]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def host_netns(bed: Testbed) -> str:
+    """The namespace of a host at the switch that is no node and has no NIC; it goes with the testbed."""
+    name = f"no-{bed.plan.run_id}-third"
+    Journal(bed.plan.state_dir).append("netns", name=name)
+    with Namespace.create(name), Namespace.open(bed.plan.switch_netns) as switch:
+        switch.add_veth("third1", DEVICE, name, bed.plan.settings.mtu)
+        switch.set_up("third1", bed.plan.bridge)
+    ip("-n", name, "link", "set", DEVICE, "up")
+    ip("-n", name, "addr", "add", f"{HOST_ADDRESS}/24", "dev", DEVICE)
+    return name
+
+
 @pytest.mark.parametrize("is_back", [False, True])
-def test_a_peer_without_a_nic_gets_every_octet(bed: Testbed, is_back: bool) -> None:
+def test_a_peer_without_a_nic_gets_every_octet(bed: Testbed, host_netns: str, is_back: bool) -> None:
     before = counters(bed)
-    with third_host(bed) as netns, in_netns(str(netns_path(netns))):
+    with in_netns(str(netns_path(host_netns))):
         listening = socket.create_server((HOST_ADDRESS, 5001))
     with listening, socket_on(bed.plan.nodes[0], TAGGED) as near:
         mark(listening, TAGGED)

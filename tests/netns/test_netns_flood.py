@@ -16,13 +16,15 @@ import pytest
 
 from netoffload.lab.testbed import NodePlan, Testbed
 from tests.netns.programs.both_ways import TAGGED, connected, exchange, socket_on
-from tests.netns.programs.third_host import SILENT_ADDRESS, third_host
 from tests.shared.beds import built
 from tests.shared.quick_cases import NIGHT
+from tests.soak.events import ip
 
 WORKER = str(Path(__file__).with_name("programs") / "flood_worker.py")
 SECONDS = 60 if NIGHT else 8
 KEPT = 5000
+SILENT_ADDRESS = "10.98.1.78"
+"""An address whose hardware address the node knows, but where no host is."""
 PORTS = itertools.count(7000)
 RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
@@ -62,8 +64,10 @@ def worker(bed: Testbed, *words: object) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_flood_changes_no_established_flow_and_leaves_room() -> None:
-    with built() as bed, third_host(bed):
-        sink, port = bed.plan.nodes[1], next(PORTS)
+    with built() as bed:
+        (source, sink), port = bed.plan.nodes, next(PORTS)
+        neighbour = ("neigh", "replace", SILENT_ADDRESS, "lladdr", "02:00:00:00:00:78", "dev", source.device)
+        ip("-n", source.netns, *neighbour)
         looks, until_s = 0, time.monotonic() + SECONDS
         with (
             listening(sink, port),

@@ -8,7 +8,7 @@ import pytest
 from netoffload.codec import get
 from netoffload.lab.testbed import Testbed
 from tests.engine import judgement_corpus as corpus
-from tests.netns.programs.both_ways import carried_to, changed_octets
+from tests.netns.programs.both_ways import carried_to
 
 PORTS = itertools.count(7600)
 COUNT = 125_000
@@ -21,7 +21,7 @@ FLOATS = ("N(0, 1e-07)", "ReLU-sparse", "images in 0..1")
 def test_what_is_no_array_of_floats_arrives_unchanged(nic_bed: Testbed, name: str) -> None:
     octets = corpus.others()[name]
     sent = (octets * (4 * COUNT // len(octets) + 1))[: 4 * COUNT]
-    assert changed_octets(sent, carried_to(nic_bed, next(PORTS), sent)[0]) == 0
+    assert carried_to(nic_bed, next(PORTS), sent)[0] == sent
 
 
 @pytest.mark.parametrize("name", [*FLOATS, "zeros"])

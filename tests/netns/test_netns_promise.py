@@ -12,9 +12,7 @@ from netoffload.codec import get
 from netoffload.lab.testbed import NicSettings, Testbed
 from tests.netns.programs.both_ways import (
     TAGGED,
-    Arrived,
     carry_both_ways,
-    changed_octets,
     connected,
     gradient,
     mark,
@@ -61,16 +59,10 @@ def is_compressed(got: bytes, stream: bytes) -> bool:
     return bool(((words == exact) | (words == wanted)).all()) and np.array_equal(words[half:], wanted[half:])
 
 
-def carry(bed: Testbed, stream: bytes, tos: tuple[int, int], ipv6: bool = False) -> Arrived:
-    arrived = carry_both_ways(bed, stream, tos, port=next(PORTS), ipv6=ipv6)
-    assert arrived.error == ""
-    return arrived
-
-
 @pytest.mark.parametrize("ipv6", [False, True])
 def test_no_octet_changes_that_only_a_policy_marked(policed: Testbed, ipv6: bool) -> None:
     stream = gradient(40_000).tobytes()
-    arrived = carry(policed, stream, (0, 0), ipv6)
+    arrived = carry_both_ways(policed, stream, (0, 0), port=next(PORTS), ipv6=ipv6)
     assert arrived.forth == arrived.back == stream
 
 
@@ -79,7 +71,7 @@ def test_sockets_that_bear_the_tag_are_compressed(bed: Testbed, ipv6: bool, besi
     """With and without a policy that marks everything."""
     stream = gradient(500_000).tobytes()
     with policy(bed) if beside else contextlib.nullcontext():
-        arrived = carry(bed, stream, (TAGGED, TAGGED), ipv6)
+        arrived = carry_both_ways(bed, stream, (TAGGED, TAGGED), port=next(PORTS), ipv6=ipv6)
     assert is_compressed(arrived.forth, stream)
     assert is_compressed(arrived.back, stream)
     assert arrived.wire_octets < 2 * len(stream) / 3
@@ -89,10 +81,10 @@ def test_sockets_that_bear_the_tag_are_compressed(bed: Testbed, ipv6: bool, besi
 def test_each_direction_needs_its_own_senders_tag(policed: Testbed, tagged_node: int) -> None:
     stream = gradient(200_000).tobytes()
     tos = (TAGGED, 0) if tagged_node == 0 else (0, TAGGED)
-    arrived = carry(policed, stream, tos)
+    arrived = carry_both_ways(policed, stream, tos, port=next(PORTS))
     promised, policed_only = (arrived.forth, arrived.back)[:: 1 - 2 * tagged_node]
     assert is_compressed(promised, stream)
-    assert changed_octets(stream, policed_only) == 0
+    assert policed_only == stream
 
 
 def test_a_tagged_sender_that_closes_at_once_is_compressed(bed: Testbed) -> None:
@@ -119,4 +111,4 @@ def test_text_after_the_tag_was_taken_off_is_exact(bed: Testbed, after_octets: i
         near.sendall(text)
         got_text = read_exactly(far, len(text))
     assert len(got) == len(floats)
-    assert changed_octets(text, got_text) == 0
+    assert got_text == text

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -34,17 +34,15 @@ add rule inet marking out meta l4proto tcp meta nfproto ipv6 ip6 dscp set af11 c
 """
 
 
-@dataclass(frozen=True)
-class Arrived:
-    """What arrived at the node that listens (``forth``) and at the one that connects, and the first error of a socket.
+class Arrived(NamedTuple):
+    """What arrived at the node that listens (``forth``) and at the one that connects, and what left through the wires.
 
-    ``wire_octets`` left through both wires, from the first octet to the end of both streams.
+    ``wire_octets`` are those of both wires, from the first octet to the end of both streams.
     """
 
     forth: bytes
     back: bytes
     wire_octets: int
-    error: str
 
 
 def gradient(floats: int, seed: int = 1) -> np.ndarray:
@@ -137,45 +135,12 @@ def exchange(near: socket.socket, far: socket.socket, seed: int, values_of: str 
 
 
 def carry_both_ways(bed: Testbed, octets: bytes, tos: tuple[int, int], *, port: int, ipv6: bool = False) -> Arrived:
-    """Let both ends write the octets, and return what arrived; ``tos`` is of n0's socket and of n1's."""
-    errors: list[str] = []
-    got: dict[str, bytearray] = {"forth": bytearray(), "back": bytearray()}
-
-    def send(sock: socket.socket) -> None:
-        try:
-            sock.sendall(octets)
-            sock.shutdown(socket.SHUT_WR)
-        except OSError as error:
-            errors.append(f"send: {error}")
-
-    def receive(sock: socket.socket, name: str) -> None:
-        try:
-            while part := sock.recv(262_144):
-                got[name] += part
-        except OSError as error:
-            errors.append(f"{name}: {error}")
-
-    with connected(bed, port, tos, ipv6=ipv6) as (near, far):
+    """Let both ends send the octets, and return what arrived; ``tos`` is of n0's socket and of n1's."""
+    with connected(bed, port, tos, ipv6=ipv6) as (near, far), ThreadPoolExecutor() as threads:
         before = _wire_octets(bed)
-        threads = [
-            threading.Thread(target=send, args=(near,)),
-            threading.Thread(target=send, args=(far,)),
-            threading.Thread(target=receive, args=(far, "forth")),
-            threading.Thread(target=receive, args=(near, "back")),
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        wire_octets = _wire_octets(bed) - before
-    return Arrived(bytes(got["forth"]), bytes(got["back"]), wire_octets, "; ".join(errors))
-
-
-def changed_octets(sent: bytes, got: bytes) -> int:
-    """Return how many octets did not arrive as they were sent; missing and further ones count."""
-    both = min(len(sent), len(got))
-    same = np.count_nonzero(np.frombuffer(sent, np.uint8)[:both] == np.frombuffer(got, np.uint8)[:both])
-    return max(len(sent), len(got)) - int(same)
+        ways = [threads.submit(carried, *ends, octets) for ends in ((near, far), (far, near))]
+        forth, back = (way.result() for way in ways)
+        return Arrived(forth, back, _wire_octets(bed) - before)
 
 
 @contextlib.contextmanager
