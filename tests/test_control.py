@@ -6,7 +6,7 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,13 @@ def refuse(_: Mapping[str, Any]) -> dict[str, Any]:
 HANDLERS = {"add": lambda asked: {"sum": asked["a"] + asked["b"]}, "refuse": refuse}
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    """The socket of a server."""
+    with ControlServer(tmp_path / "c.sock", HANDLERS):
+        yield tmp_path / "c.sock"
+
+
 def test_a_request_is_answered(tmp_path: Path) -> None:
     path = tmp_path / "c.sock"
     with ControlServer(path, HANDLERS):
@@ -32,23 +39,21 @@ def test_a_request_is_answered(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_errors_are_answers_and_the_server_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "c.sock"
-    with ControlServer(path, HANDLERS):
-        with pytest.raises(ControlError, match="no such flow"):
-            request(path, "refuse")
-        with pytest.raises(ControlError, match="unknown command 'x': one of add, refuse"):
-            request(path, "x")
-        with socket.socket(socket.AF_UNIX) as conn:
-            conn.connect(str(path))
-            lines = conn.makefile("rb")
-            for line in (b"\n", b"[]\n", b"{\n", b'{"command": 3}\n', b"\xff\n", b"[" * 60000 + b"\n"):
-                conn.sendall(line)
-                assert json.loads(lines.readline())["ok"] is False
-            conn.sendall(b"x" * (MAX_REQUEST_OCTETS + 2) + b"\n")
-            assert "longer" in json.loads(lines.readline())["error"]
-            lines.close()
-        assert request(path, "add", a=2, b=2) == {"sum": 4}
+def test_errors_are_answers_and_the_server_goes_on(path: Path) -> None:
+    with pytest.raises(ControlError, match="no such flow"):
+        request(path, "refuse")
+    with pytest.raises(ControlError, match="unknown command 'x': one of add, refuse"):
+        request(path, "x")
+    with socket.socket(socket.AF_UNIX) as conn:
+        conn.connect(str(path))
+        lines = conn.makefile("rb")
+        for line in (b"\n", b"[]\n", b"{\n", b'{"command": 3}\n', b"\xff\n", b"[" * 60000 + b"\n"):
+            conn.sendall(line)
+            assert json.loads(lines.readline())["ok"] is False
+        conn.sendall(b"x" * (MAX_REQUEST_OCTETS + 2) + b"\n")
+        assert "longer" in json.loads(lines.readline())["error"]
+        lines.close()
+    assert request(path, "add", a=2, b=2) == {"sum": 4}
 
 
 def test_a_dead_sockets_file_is_replaced_a_living_one_is_not(tmp_path: Path) -> None:
@@ -81,9 +86,8 @@ def connect(path: Path) -> socket.socket:
     return conn
 
 
-def test_arguments_of_the_wrong_type_are_one_error_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "c.sock"
-    with ControlServer(path, HANDLERS), connect(path) as conn, conn.makefile("rb") as lines:
+def test_arguments_of_the_wrong_type_are_one_error_line(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with connect(path) as conn, conn.makefile("rb") as lines:
         for arguments, said in (
             ({}, "KeyError"),
             ({"a": 1, "b": "x"}, "TypeError"),
@@ -97,24 +101,21 @@ def test_arguments_of_the_wrong_type_are_one_error_line(tmp_path: Path, capfd: p
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_garbage_is_answered_line_by_line(tmp_path: Path, seed: int) -> None:
+def test_garbage_is_answered_line_by_line(path: Path, seed: int) -> None:
     pick = random.Random(seed)
-    path = tmp_path / "c.sock"
-    with ControlServer(path, HANDLERS):
-        for _ in range(50):
-            garbage = pick.randbytes(pick.randrange(2000))
-            with connect(path) as conn, conn.makefile("rb") as answers:
-                conn.sendall(garbage)
-                conn.shutdown(socket.SHUT_WR)
-                told = [json.loads(answer)["ok"] for answer in answers]
-            assert told == [False] * garbage.count(b"\n")
-        assert request(path, "add", a=1, b=1) == {"sum": 2}
+    for _ in range(50):
+        garbage = pick.randbytes(pick.randrange(2000))
+        with connect(path) as conn, conn.makefile("rb") as answers:
+            conn.sendall(garbage)
+            conn.shutdown(socket.SHUT_WR)
+            told = [json.loads(answer)["ok"] for answer in answers]
+        assert told == [False] * garbage.count(b"\n")
+    assert request(path, "add", a=1, b=1) == {"sum": 2}
 
 
-def test_a_request_in_pieces_is_one_and_several_at_once_are_several(tmp_path: Path) -> None:
-    path = tmp_path / "c.sock"
+def test_a_request_in_pieces_is_one_and_several_at_once_are_several(path: Path) -> None:
     asked = b'{"command": "add", "a": 2, "b": 3}\n'
-    with ControlServer(path, HANDLERS), connect(path) as conn, conn.makefile("rb") as lines:
+    with connect(path) as conn, conn.makefile("rb") as lines:
         for octet in asked + asked + asked[:-1]:
             conn.sendall(bytes((octet,)))
         assert [json.loads(lines.readline())["sum"] for _ in range(2)] == [5, 5]
@@ -131,9 +132,8 @@ def test_half_a_line_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pyt
         assert request(path, "add", a=1, b=1) == {"sum": 2}
 
 
-def test_no_more_connections_than_the_limit(tmp_path: Path) -> None:
-    path = tmp_path / "c.sock"
-    with ControlServer(path, HANDLERS), contextlib.ExitStack() as stack:
+def test_no_more_connections_than_the_limit(path: Path) -> None:
+    with contextlib.ExitStack() as stack:
         for _ in range(MAX_CONNECTIONS):
             conn = stack.enter_context(connect(path))
             conn.sendall(b"x\n")

@@ -22,10 +22,7 @@ def test_without_arguments_it_says_what_it_takes() -> None:
 def test_nobody_listening_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "in.bin").write_bytes(bytes(4))
     said = plain_socket("send", "127.99.1.2", str(tmp_path / "in.bin"))
-    assert (said.returncode, said.stderr) == (
-        1,
-        f"port {PORT}: Connection refused: start the receiver there first\n",
-    )
+    assert (said.returncode, said.stderr) == (1, f"port {PORT}: Connection refused: start the receiver there first\n")
 
 
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:

@@ -95,9 +95,7 @@ HOMES = {
 
 MAX_PARAMETERS = 8
 
-MANY_PARAMETERS = {
-    "lifecycle.__init__",
-}
+MANY_PARAMETERS = {"lifecycle.__init__"}
 """Functions that have more; a comment on each says why. A command's parameters are its options."""
 
 

@@ -22,10 +22,7 @@ def test_a_full_standard_output_is_one_clear_line(words: list[str]) -> None:
         ran = subprocess.run(
             [sys.executable, "-m", "netoffload", *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
         )
-    assert (ran.returncode, ran.stderr) == (
-        3,
-        "netoffload: cannot write to standard output: No space left on device\n",
-    )
+    assert (ran.returncode, ran.stderr) == (3, "netoffload: cannot write to standard output: No space left on device\n")
 
 
 def test_a_closed_standard_output_changes_nothing() -> None:

@@ -91,9 +91,7 @@ def segments(lengths: list[int]) -> list[bytes]:
     return frames
 
 
-def test_a_nic_that_stood_still_reads_its_host_before_it_sends_lent_octets(
-    make_bench: Callable[..., Running],
-) -> None:
+def test_a_nic_that_stood_still_reads_its_host_before_it_sends_lent_octets(make_bench: Callable[..., Running]) -> None:
     bench = make_bench()
     octets = np.random.default_rng(3).normal(0, 0.02, 350).astype(np.float32).tobytes()
     bench.nic.from_host(make_segment(octets[:1002], seq=ISN + 1))

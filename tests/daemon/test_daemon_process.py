@@ -41,6 +41,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
             "unrecognized arguments: --bond 10; see netoffloadd --help",
         ),
         ([], "arguments are required: --host, --wire; see netoffloadd --help"),
+        (["--host", "tap:t0", "--wire", "lo", "--bypass", "kernel", "--fault", "loss=0.1"], "has to see every frame"),
         (["--host", "veth:t0", "--wire", "t0"], "t0 cannot be both the host's device and the wire"),
         (["--host", "tap:t0", "--wire", "t0", "--wire-netns", "/proc/self/ns/net"], "t0 cannot be both the host's"),
     ],
@@ -131,10 +132,14 @@ def test_a_loop_that_fails_is_not_a_success(capsys: pytest.CaptureFixture[str]) 
 
 
 @needs_root
-def test_a_ready_descriptor_that_is_not_there_ends_it(wire: str) -> None:
-    done = run("--host", "tap:nottest1", "--wire", "w0", "--wire-netns", wire, "--ready-fd", "99")
-    assert done.returncode == 2
-    assert "descriptor 99" in done.stderr
+@pytest.mark.parametrize(
+    ("option", "exit_code", "said"),
+    [("--ready-fd=99", 2, "descriptor 99"), ("--flow-table=/etc/passwd", 3, "/etc/passwd is not a flow table")],
+)
+def test_a_file_or_descriptor_that_is_not_ours_ends_it(wire: str, option: str, exit_code: int, said: str) -> None:
+    done = run("--host", "tap:nottest1", "--wire", "w0", "--wire-netns", wire, option)
+    assert (done.returncode, done.stderr.count("\n")) == (exit_code, 1)
+    assert said in done.stderr
     assert "nottest1" not in os.listdir("/sys/class/net")
 
 

@@ -28,27 +28,27 @@ def frames_of_a_connection(
 ) -> list[bytes]:
     """SYN, SYN/ACK with capability words, and a segment of VALUES as blocks; Ethernet frames."""
     client, server = Nic(in_udp=in_udp, bundles=bundles, key=key, codec=codec), Nic(key=key)
+    handshake = _handshake(client, server)
+    blocks = client.from_host(make_segment(VALUES.tobytes(), seq=1001))
+    return [frame[vnet.VNET_LEN :] for frame in (*handshake, *blocks)]
+
+
+def _handshake(client: Nic, server: Nic) -> list[bytes]:
+    """Make a connection; return its SYN and SYN/ACK on the wire."""
     server.from_host(make_segment(flags="S", sport=1))  # or both would draw the same nonce
     syn = client.from_host(make_segment(flags="S", seq=1000))
     server.from_wire(syn)
     answer = server.from_host(make_segment(flags="SA", seq=5, ack=1001, to_client=True))
     client.from_wire(answer)
     client.judge()
-    blocks = client.from_host(make_segment(VALUES.tobytes(), seq=1001))
-    return [frame[vnet.VNET_LEN :] for frame in (*syn, *answer, *blocks)]
+    server.judge()
+    return [*syn, *answer]
 
 
 def frames_of_both_directions() -> list[bytes]:
     """The handshake, and two blocks each way, one after the other."""
     client, server = Nic(), Nic()
-    server.from_host(make_segment(flags="S", sport=1))
-    syn = client.from_host(make_segment(flags="S", seq=1000))
-    server.from_wire(syn)
-    answer = server.from_host(make_segment(flags="SA", seq=5, ack=1001, to_client=True))
-    client.from_wire(answer)
-    frames = [*syn, *answer]
-    client.judge()
-    server.judge()
+    frames = _handshake(client, server)
     for number in range(2):
         payload = VALUES[100 * number :][:100].tobytes()
         frames += client.from_host(make_segment(payload, seq=1001 + 400 * number))

@@ -202,8 +202,7 @@ def test_crcs_are_judged_as_by_the_layers(tshark: Tshark, folder: Path, name: st
 
 
 @pytest.mark.parametrize(
-    ("name", "values"),
-    [("mac", "inceptionn"), ("mac-in-udp", "inceptionn"), ("packed", "bounded")],
+    ("name", "values"), [("mac", "inceptionn"), ("mac-in-udp", "inceptionn"), ("packed", "bounded")]
 )
 def test_the_payload_of_every_form_of_a_block_is_decoded(tshark: Tshark, folder: Path, name: str, values: str) -> None:
     words = ("-Y", "netoffload", "-T", "fields", "-e", "tcp.payload")

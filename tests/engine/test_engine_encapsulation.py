@@ -224,15 +224,6 @@ def test_no_program_of_the_host_sends_ipcomp_of_ours(ipv6: bool, payload: bytes)
     assert client.from_host(others) == [others]
 
 
-@FAMILIES
-def test_the_hosts_own_blocks_are_dropped_too(ipv6: bool) -> None:
-    for in_udp in (False, True):
-        client, _ = connected(ipv6, in_udp=in_udp)
-        (good,) = client.from_host(make_segment(PAYLOAD[:1400], seq=ISN + 1, ipv6=ipv6))
-        assert client.from_host(good) == []
-        assert client.counts()["drop_host_block"] == 1
-
-
 def test_other_frames_of_the_host_cross() -> None:
     for frame in (
         ip_frame(17, bytes(UDP(dport=encapsulation.UDP_PORT - 1) / b"x"), False),

@@ -194,7 +194,5 @@ class Stream(RuleBasedStateMachine):
 
 TestStream = Stream.TestCase
 TestStream.settings = settings(
-    max_examples=examples(100),
-    stateful_step_count=40,
-    suppress_health_check=list(HealthCheck),
+    max_examples=examples(100), stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )

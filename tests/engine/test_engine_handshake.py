@@ -9,18 +9,15 @@ from hypothesis import strategies as st
 from scapy.layers.inet import TCP
 from scapy.layers.l2 import Ether
 
-from netoffload.codec import get
-from netoffload.codec_specs import ALL_CODECS, CodecId
+from netoffload.codec_specs import ALL_CODECS
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine import flows
 from netoffload.engine.flows import SLOTS
 from netoffload.wire.capability import TAKES_UDP, Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import internet_checksum, ones_sum
-from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.ipv4 import parse_ipv4
-from netoffload.wire.offload import BLOCK_VERSION, VERSION_CODEC
+from netoffload.wire.offload import BLOCK_VERSION
 from netoffload.wire.tcp import parse_tcp
-from netoffload.wire.vnet import VNET_LEN
 from tests.engine.frames import make_segment, parsed
 from tests.engine.nic_pair import FAMILIES, FIRST_NONCE, ISN, Nic, connect, connected
 
@@ -98,28 +95,6 @@ def test_only_what_the_peer_decodes_is_sent(version: int, codecs: int, compresse
     assert word not in got
     client.judge()
     assert compresses(client) == compressed
-
-
-SPARSE = 6
-"""The number of a codec that older versions announce and send."""
-
-
-@pytest.mark.parametrize("taken", [CodecId.PACKED, CodecId.BOUNDED, None])
-def test_an_older_peer_gets_a_codec_that_both_know_or_raw(taken: CodecId | None) -> None:
-    unknown = {None: ALL_CODECS, CodecId.BOUNDED: 1 << CodecId.PACKED}
-    client, server = Nic(codec=CodecId.PACKED), Nic()
-    values = np.random.default_rng(6).normal(0, 0.01, 250).astype(np.float32)
-    connect(client, server)
-    client.table[:SLOTS, flows.PEER_CODECS] &= ~unknown.get(taken, 0)
-    client.table[:SLOTS, flows.PEER_CODECS] |= 1 << SPARSE
-    data = make_segment(values.tobytes(), seq=ISN + 1, flags="PA")
-    (got,) = client.from_host(data)
-    if taken is None:
-        assert got == data
-        return
-    assert got[VNET_LEN + ETHERNET_LEN + 20 + VERSION_CODEC] & 15 == taken
-    (segment,) = server.from_wire([got])
-    assert segment[-values.nbytes :] == get("bounded").oracle.round_trip(values, 10).tobytes()
 
 
 def test_a_repeated_handshake_changes_nothing() -> None:
@@ -325,10 +300,7 @@ def test_the_mss_of_others_is_left_alone() -> None:
 
 @pytest.mark.parametrize(
     "syn",
-    [
-        make_segment(flags="S", seq=ISN, options=[("NOP", None)] * 36),
-        make_segment(b"early data", flags="S", seq=ISN),
-    ],
+    [make_segment(flags="S", seq=ISN, options=[("NOP", None)] * 36), make_segment(b"early data", flags="S", seq=ISN)],
     ids=["no room", "with data"],
 )
 def test_a_syn_that_cannot_carry_the_word_crosses(syn: bytes) -> None:

@@ -38,13 +38,6 @@ def test_a_part_of_a_float_is_held_until_the_rest_comes(cut: int) -> None:
     assert ends.send(1000 + cut, 1004) == [(1000, ROUNDED[1000:1004])]
 
 
-def test_octets_one_by_one_are_whole_floats_on_the_wire() -> None:
-    ends = Ends()
-    ends.send(0, 1000)
-    got = [one for at in range(1000, 1012) for one in ends.send(at, at + 1) if one[1]]
-    assert got == [(at, ROUNDED[at : at + 4]) for at in (1000, 1004, 1008)]
-
-
 def test_what_is_sent_again_from_the_middle_of_a_float_is_whole_or_left_out() -> None:
     ends = Ends()
     ends.send(0, 2000)
@@ -126,16 +119,6 @@ def test_an_acknowledgement_with_a_wrong_checksum_changes_nothing() -> None:
     before = ends.sender.table.copy()
     assert ends.sender.from_wire([bytes(ack)]) == [bytes(ack)]
     assert np.array_equal(ends.sender.table, before)
-
-
-def test_a_new_interval_waits_for_the_end_of_the_old_one() -> None:
-    ends = Ends()
-    ends.send(0, 1002, "PA")
-    ends.acknowledge(1000)
-    ends.wait(300)
-    assert ends.send(1002, 1400) == [(1000, SENT[1000:1400])]
-    assert ends.acknowledge(1400) == 1400
-    assert ends.send(1400, 1800) == [(1400, ROUNDED[1400:1800])]
 
 
 @FAMILIES

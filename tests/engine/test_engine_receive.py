@@ -5,11 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scapy.layers.inet import IP, TCP
-from scapy.layers.inet6 import IPv6
-from scapy.layers.l2 import Ether
 
 from netoffload.codec import get
 from netoffload.compiled.jit import JIT_DISABLED
@@ -20,10 +15,9 @@ from netoffload.wire.ipv4 import Ipv4, emit_ipv4, parse_ipv4
 from netoffload.wire.ipv6 import Ipv6, emit_ipv6
 from netoffload.wire.offload import CPI, CRC, FLAGS, HEAD_TAIL, Block, emit_block, parse_block
 from netoffload.wire.tcp import Tcp, parse_tcp
-from netoffload.wire.vnet import GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, Vnet, emit_vnet, parse_vnet
+from netoffload.wire.vnet import GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, Vnet, emit_vnet, parse_vnet
 from tests.engine.frames import IPV4_ADDRESSES, IPV6_ADDRESSES, MSS, make_segment, parsed, tcp_of
 from tests.engine.nic_pair import FAMILIES, FIRST, FIRST_NONCE, ISN, Nic, connect, connected
-from tests.shared.example_counts import examples
 
 ORACLE = get("inceptionn").oracle
 RNG = np.random.default_rng(12)
@@ -55,24 +49,6 @@ def test_the_host_gets_one_large_segment(per_segment: bool, ipv6: bool) -> None:
     _, _, sent_ip, _ = parsed(sent)
     assert (ip, dataclasses.replace(tcp, checksum=0)) == (sent_ip, dataclasses.replace(tcp_of(sent)[0], checksum=0))
     assert receiver.counts()["rx_raw_octets"] == len(GRADIENT)
-
-
-@FAMILIES
-def test_scapy_agrees_with_the_checksum_once_it_is_filled_in(ipv6: bool) -> None:
-    sender, receiver = connected(ipv6)
-    (got,) = receiver.from_wire(sender.from_host(make_segment(GRADIENT[:1000], seq=FIRST, ipv6=ipv6)))
-    header, octets = parse_vnet(got)
-    filled = bytearray(octets)
-    start = header.csum_start
-    filled[start + 16 : start + 18] = (~ones_sum(octets[start:]) & 0xFFFF).to_bytes(2, "big")
-    packet = Ether(bytes(filled))
-    del packet[TCP].chksum
-    if ipv6:
-        del packet[IPv6].plen
-    else:
-        del packet[IP].chksum
-    assert bytes(packet) == bytes(filled)
-    assert header.gso_type == GSO_NONE
 
 
 def test_blocks_are_merged_only_where_they_continue_each_other() -> None:
@@ -223,9 +199,11 @@ def _bad_frames() -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize(("reason", "frame"), _bad_frames())
 def test_every_reason_to_drop(reason: str, frame: bytes) -> None:
     receiver = connected()[1]
-    before = receiver.counts()
+    before, table = receiver.counts(), receiver.table.copy()
     assert receiver.from_wire([frame]) == []
     assert receiver.counts() == {**before, reason: 1}
+    # What has the nonce is the peer's, and may count.
+    assert reason == "drop_malformed_payload" or np.array_equal(receiver.table, table)
 
 
 def test_a_block_of_a_connection_that_this_nic_did_not_see_is_dropped() -> None:
@@ -265,24 +243,6 @@ def test_blocks_are_merged_where_they_were_cut_from_segments_of_one_size(sizes: 
 def test_ipcomp_of_somebody_else_belongs_to_the_host(change: dict[int, int]) -> None:
     frame = wire_frame(good_block()[2], change)
     assert Nic().from_wire([frame]) == [frame]
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(500))
-@given(data=st.data())
-def test_mutated_frames_are_dropped_or_cross_but_never_decoded_wrongly(data: st.DataObject) -> None:
-    frame = bytearray(good_block()[0])
-    for _ in range(data.draw(st.integers(1, 4))):
-        frame[data.draw(st.integers(10, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
-    del frame[data.draw(st.integers(10, len(frame))) :]
-    receiver = connected()[1]
-    before = receiver.counts()
-    delivered = receiver.from_wire([bytes(frame)])
-    # Ethernet addresses, ToS, TTL and identification are not covered by the CRC; everything else is noticed.
-    decoded = receiver.counts().get("rx_blocks", 0)
-    assert decoded == 0 or tcp_of(delivered[0])[1] == DECODED[:1000]
-    assert sum(count for name, count in receiver.counts().items() if name.startswith("drop")) <= 1
-    assert len(delivered) == 1 or not receiver.counts().keys() <= before.keys()
 
 
 def closed(nic: Nic) -> list[bool]:

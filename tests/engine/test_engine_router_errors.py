@@ -103,11 +103,6 @@ def seq_of(packet: Packet) -> int:
     return int.from_bytes(bytes(quoted.payload)[4:8], "big")
 
 
-def proof_end(ipv6: bool, in_udp: bool) -> int:
-    """Return how many octets behind the IP header an error must quote to count: up to the TCP header's checksum."""
-    return (12 if in_udp else 0) + 20 + 18
-
-
 @FAMILIES
 @WAYS
 @pytest.mark.parametrize("number", [0, 1])
@@ -131,14 +126,18 @@ def test_a_quoted_block_becomes_the_segment_it_stands_for(ipv6: bool, in_udp: bo
 
 @FAMILIES
 @WAYS
-@pytest.mark.parametrize("extra", [-18, -1, 0, 1, 2, 14, None])
-def test_an_error_counts_if_it_quotes_the_proof(ipv6: bool, in_udp: bool, extra: int | None) -> None:
+@pytest.mark.parametrize("quoted", ["8 octets", -18, -1, 0, 1, 2, 14, "all"])
+def test_an_error_counts_if_it_quotes_the_proof(ipv6: bool, in_udp: bool, quoted: int | str) -> None:
+    """It ends with the TCP header's checksum; errors that do not count change nothing."""
     path = Path(ipv6, in_udp)
-    quoted_len = None if extra is None else proof_end(ipv6, in_udp) + extra
-    counts = extra is None or extra >= 0
+    proof_end = (12 if in_udp else 0) + 20 + 18
+    quoted_len = {"8 octets": 8, "all": None}[quoted] if isinstance(quoted, str) else proof_end + quoted
+    counts = quoted_len is None or quoted_len >= proof_end
+    before = path.nic.table.copy()
     for block in path.blocks:
         assert path.nic.from_wire([path.error(path.too_big(1300), block, quoted_len)]) == []
     assert path.limit == (1300 if counts else None)
+    assert counts or np.array_equal(path.nic.table, before)
     assert path.count("drop_path_error" if counts else "drop_bad_error") == len(path.blocks)
     unreachable = path.error(ICMPv6TimeExceeded() if ipv6 else ICMP(type=11), path.blocks[0], quoted_len)
     assert len(path.nic.from_wire([unreachable])) == counts

@@ -64,42 +64,6 @@ def test_tagged_frames_cross_both_ways_even_with_a_block_inside() -> None:
     assert "rx_blocks" not in server.counts()
 
 
-def test_untagging_and_tagging_again_in_mid_stream_tears_no_float() -> None:
-    """What a connection sends first without its ToS is exact, and so it stays; what it sent with the ToS is rounded."""
-    client, server = connected()
-    values = np.random.default_rng(3).normal(0, 0.01, 3000).astype(np.float32)
-    octets, wanted = values.tobytes(), get("inceptionn").round_trip(values, 10).tobytes()
-    exact = wanted[:2000] + octets[2000:]
-    got = bytearray(len(octets))
-    for step, (first, last, tos) in enumerate(
-        [
-            (0, 2000, 0x28),
-            (2000, 4002, 0),  # ends inside a float
-            (4002, 6001, 0x28),
-            (6001, 8000, 0),
-            (1000, 3000, 0),  # again, from the middle of a block
-            (4001, 6003, 0),
-            (3000, 8000, 0x28),
-            (8000, 12_000, 0x28),
-        ]
-    ):
-        gso_size = 1448 if last - first > 1448 else 0
-        sent = make_segment(octets[first:last], seq=1001 + first, tos=tos, gso_size=gso_size)
-        for frame in server.from_wire(client.from_host(sent)):
-            header, payload = tcp_of(frame)
-            at = header.seq - 1001
-            assert payload == exact[at : at + len(payload)], f"step {step}"
-            got[at : at + len(payload)] = payload
-    assert bytes(got) == exact
-    assert client.counts()["tx_segments"] == 1
-    assert client.counts()["bypass_untagged"] == 4
-    client.from_wire([make_segment(seq=6, ack=1001 + 12_000, to_client=True)])
-    for start in (0, 4000):  # a kilobyte of floats again, and everything is acknowledged
-        frames = client.from_host(make_segment(octets[start : start + 4000], seq=13_001 + start, gso_size=1448))
-    assert client.counts()["tx_segments"] > 1
-    assert tcp_of(server.from_wire(frames)[0])[1] == wanted[4000:8000]
-
-
 def test_what_was_sent_before_the_first_tag_stays_exact() -> None:
     client, server = connected()
     octets = np.random.default_rng(3).normal(0, 0.01, 1000).astype(np.float32).tobytes()
@@ -116,3 +80,14 @@ def test_what_was_sent_before_the_first_tag_stays_exact() -> None:
     assert tcp_of(crossed)[1][:400] == octets[600:1000]
     rounded = get("inceptionn").round_trip(np.frombuffer(octets[1000:1400], np.float32), 10)
     assert tcp_of(crossed)[1][400:] == rounded.tobytes()
+
+
+def test_a_flow_that_was_untagged_is_rounded_again_once_all_has_arrived() -> None:
+    client, server = connected()
+    values = np.random.default_rng(3).normal(0, 0.01, 4000).astype(np.float32)
+    octets, wanted = values.tobytes(), get("inceptionn").round_trip(values, 10).tobytes()
+    for at, tos in ((0, 0x28), (4000, 0), (8000, 0x28), (12_000, 0x28)):
+        frames = client.from_host(make_segment(octets[at : at + 4000], seq=1001 + at, tos=tos, gso_size=1448))
+        client.from_wire([make_segment(seq=6, ack=1001 + at + 4000, to_client=True)])
+    assert (client.counts()["tx_segments"], client.counts()["bypass_untagged"]) == (3, 1)
+    assert tcp_of(server.from_wire(frames)[0])[1] == wanted[12_000:]

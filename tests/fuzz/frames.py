@@ -29,11 +29,7 @@ from netoffload.config import BOUND_K_MAX
 from netoffload.engine import network
 from netoffload.engine.authentication import make_mac_key
 from netoffload.engine.counters import Counter, Counters
-from netoffload.engine.encapsulation import (
-    CURSOR_FIELDS,
-    HEADERS_LEN,
-    is_bundle,
-)
+from netoffload.engine.encapsulation import CURSOR_FIELDS, HEADERS_LEN, is_bundle
 from netoffload.engine.flows import FIELDS, JUDGED, KEY_ROW, PROMISE, ROWS, SLOTS
 from netoffload.engine.judgement import FLOATS, JUDGED_VERDICT, NOT_FLOATS, UNDECIDED
 from netoffload.engine.lent import AGENDA_FIELDS, REST_WAIT_NS, WINDOW_WAIT_NS
@@ -239,13 +235,7 @@ def _find_block(frame: Uint8Array, length: int, ip_len: int) -> int:
 
 
 @kernel
-def _send_all(
-    recipes: Int64Array,
-    samples: Samples,
-    handshakes: Uint8Array,
-    outcome: BoolArray,
-    memory: Memory,
-) -> int:
+def _send_all(recipes: Int64Array, samples: Samples, handshakes: Uint8Array, outcome: BoolArray, memory: Memory) -> int:
     """Make and send every frame, into both directions; return the number of the first failure, or -1."""
     for index in range(recipes.shape[0]):
         if index % FRAMES_PER_CONNECTION == 0:

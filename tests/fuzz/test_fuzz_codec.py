@@ -64,7 +64,7 @@ def test_one_wrong_bit_is_found(what: str, spoil: Spoil) -> None:
     spoil(what, flip_one_bit)
     mismatch = floats.check_range(get("bounded"), 10, AROUND_2_TO_MINUS_10, COUNT)
     assert mismatch is not None
-    assert mismatch.what == {"encode": "burst", "decode": "decoded", "round_trip": "round trip"}[what]
+    assert mismatch.what == {"encode": "payload", "decode": "decoded", "round_trip": "round trip"}[what]
     assert AROUND_2_TO_MINUS_10 <= mismatch.bits < AROUND_2_TO_MINUS_10 + COUNT
     assert mismatch.expected != mismatch.got
     if what == "round_trip":
@@ -76,7 +76,7 @@ def test_a_payload_cut_short_is_found(spoil: Spoil) -> None:
     spoil("encode", lambda payload: payload[:-1])
     mismatch = floats.check_range(get("bounded"), 10, AROUND_2_TO_MINUS_10, COUNT)
     assert mismatch is not None
-    assert mismatch.what == "burst"
+    assert mismatch.what == "payload"
 
 
 def test_an_oracle_beyond_its_bound_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,14 +92,6 @@ def test_an_oracle_beyond_its_bound_is_found(monkeypatch: pytest.MonkeyPatch) ->
     mismatch = floats.check_range(dataclasses.replace(good, oracle=oracle), 10, AROUND_2_TO_MINUS_10, 4096)
     assert mismatch is not None
     assert (mismatch.what, mismatch.bits, mismatch.expected) == ("error", 0x3A800001, "at most 2^-10")
-
-
-def test_packing_by_whole_arrays_is_the_oracles() -> None:
-    rng = np.random.default_rng(3)
-    for count in (0, 1, 7, 8, 9, 500):
-        values = rng.normal(0, 0.1, count).astype(np.float32)
-        tags, codes = reference.compress_inceptionn(values, 10)
-        assert np.array_equal(floats.packed(tags, codes), reference.pack(tags, codes))
 
 
 @pytest.mark.slow
@@ -174,12 +166,6 @@ def test_what_cannot_be_is_refused_before_anything_is_checked(words: tuple[str, 
     except SystemExit as ended:  # argparse has said why
         said = ended.code or 0
     assert said == 2 or isinstance(said, str)
-
-
-def test_payloads_are_counted_as_people_write_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["payloads", "--count", "1k", "--jobs", "1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["payloads"], sum(told["outcomes"].values())) == (1000, 1000)
 
 
 @pytest.mark.slow

@@ -2,11 +2,8 @@
 
 import json
 import math
-import os
-import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +13,8 @@ import pytest
 from netoffload.errors import RunError
 from netoffload.lab.bench.nic import checked
 from netoffload.lab.bench.vpn_peers import PEERS, missing, tunnel
-from netoffload.lab.testbed import Testbed, list_runs
+from netoffload.lab.testbed import Testbed
 from netoffload.lab.testbed.stream import Payload, round_trips_us, run_stream
-from netoffload.netlink import NETNS_DIR
 
 WORDS = ["bench", "nic", "--size", "8MB", "--seconds", "0.2", "--repeat", "1"]
 OCTETS = 4_000_000
@@ -54,31 +50,6 @@ def test_every_figure_is_there() -> None:
     assert 4.3 < row["ratio"] < 4.6  # N(0, 0.002) at 2^-10, headers and all: no matter of speed
     assert row["frames_per_MB"]["coalesced"] < 0.3 * row["frames_per_MB"]["per_segment"]
     assert report["peers"] == {}
-
-
-@pytest.mark.timeout(200)
-def test_an_interrupt_leaves_nothing() -> None:
-    command = [
-        sys.executable,
-        str(Path(__file__).with_name("programs") / "short_nic_bench.py"),
-        *WORDS,
-        "--size",
-        "1GB",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    with process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "round 0" in line:
-                break
-        runs = [record for record in list_runs() if record.owner.pid == process.pid]
-        assert runs
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
-    for record in runs:
-        assert [name for name in os.listdir(NETNS_DIR) if name in record.netns] == []
-        assert not record.state_dir.exists()
-        assert list(Path(tempfile.gettempdir()).glob(f"netoffload-{record.run_id}-*")) == []
 
 
 def test_a_tagged_stream_that_nobody_compressed_is_no_result(plain_bed: Testbed, payload: Payload) -> None:

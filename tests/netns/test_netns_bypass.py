@@ -1,7 +1,6 @@
 """Bypass in the kernel: frames that no NIC would change cross past the process, and all others go through it."""
 
 import contextlib
-import select
 import socket
 import subprocess
 import sys
@@ -13,14 +12,12 @@ import numpy as np
 import pytest
 
 from netoffload.devices.netns import in_netns
-from netoffload.devices.packet import open_packet
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.lab.testbed.plan import NodePlan, nic_argv
 from netoffload.lab.testbed.stream import stream
 from netoffload.netlink import Namespace, netns_path
 from netoffload.netlink.redirect import has_clsact, remove_link
 from netoffload.nic_options import NicProcess
-from netoffload.wire.vnet import Vnet, emit_vnet
 from netoffload_daemon.bypass import KernelBypass
 from tests.shared.beds import built, counters, grown, nic_command
 from tests.shared.commands import running_nic
@@ -30,7 +27,6 @@ from tests.soak.events import add_ipv6, kill_nic
 OCTETS = 20_000_000
 RATE_BPS = 200_000_000
 KERNEL = NicSettings(bypass="kernel")
-VLAN_ARP = b"\xff" * 6 + bytes.fromhex("020000000099 8100 0005 0806") + bytes(28)
 ADDRESSES = ("10.98.1.2", "fd98::2")
 PROGRAMS = Path(__file__).with_name("programs")
 
@@ -108,21 +104,6 @@ def test_an_error_of_icmp_stays_with_the_nics(bed: Testbed) -> None:
             asking.recv(1)
     assert grown(bed, 1, before[1])["bypass_not_tcp"] >= 1
     assert grown(bed, 0, before[0])["rx_bypass"] >= 1
-
-
-def test_a_vlan_tag_keeps_a_frame_with_the_nic(bed: Testbed) -> None:
-    """The wire's kernel takes the tag out, and what is left would be the kernel's."""
-    ends = [open_packet(node.device, str(netns_path(node.netns)))[0] for node in bed.plan.nodes]
-    before = [counters(bed, node) for node in (0, 1)]
-    with ends[0] as sender, ends[1] as receiver:
-        sender.send(emit_vnet(Vnet(), VLAN_ARP))
-        while select.select([receiver], [], [], 10)[0]:
-            if receiver.recv(70_000)[16:22] == VLAN_ARP[6:12]:
-                break
-        else:
-            pytest.fail("the frame did not arrive")
-    assert grown(bed, 0, before[0])["bypass_not_tcp"] >= 1
-    assert grown(bed, 1, before[1])["rx_bypass"] >= 1
 
 
 def test_the_wire_is_shaped_and_a_restart_finds_everything(run_id: str) -> None:
@@ -216,18 +197,3 @@ def test_what_a_killed_nic_left_is_found_when_a_device_was_made_anew(plain_bed: 
             assert len(links_of(node.netns)) == len(before) + 2
             assert not any(namespace.call(partial(has_clsact, name)) for name in ("w0", "t1"))
     assert links_of(node.netns) == before
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--fault", "loss=0.1"], "has to see every frame"),
-        (["--tag", "any", "--ports", "5000"], "tag any and bypass kernel exclude each other"),
-    ],
-)
-def test_what_excludes_it_does_so_with_a_line(words: list[str], says: str) -> None:
-    command = [sys.executable, "-m", "netoffload_daemon", "--host", "tap:t0", "--wire", "lo", "--bypass", "kernel"]
-    done = subprocess.run([*command, *words], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert says in done.stderr

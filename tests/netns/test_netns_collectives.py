@@ -46,7 +46,7 @@ def test_one_round_through_nics_is_right(nic_bed: Testbed) -> None:
 
 
 def test_compression_that_is_required_and_missing_is_an_error(plain_bed: Testbed) -> None:
-    words = ["python", str(PROGRAMS / "sum_or_say_why.py")]
+    words = ["python", str(PROGRAMS / "sum_compressed.py")]
     required = {"NETOFFLOAD_REQUIRE": "1", "NETOFFLOAD_OFFLOAD": "nic"}
     result = output_of(plain_bed, range(2), words, env=required, timeout_s=60)
     assert result.count("compression is required, but this rank has no NIC") == 2

@@ -36,7 +36,7 @@ def mpiexec(bed: Testbed, words: list[str], env: dict[str, str]) -> str:
     return done.stdout
 
 
-EXPECTED = "True inceptionn [('n1', False, 6.0), ('n2', False, 6.0), ('n3', False, 6.0)]"
+EXPECTED = "True inceptionn True [('n1', False, 6.0), ('n2', False, 6.0), ('n3', False, 6.0)]"
 OVER_TCP = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "inc0"}
 SLURM = {
     "SLURM_JOBID": "1",

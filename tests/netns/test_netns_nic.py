@@ -13,15 +13,12 @@ from netoffload.lab.testbed import NicSettings, Testbed
 from tests.shared.beds import built, counters, drops, flows, grown
 
 PLAIN_SOCKET = Path(__file__).parents[2] / "docs" / "guide" / "plain_socket.py"
-UNTAGGED_OCTETS = 40_000_000
 
 
-def documented_transfer(bed: Testbed, sent: Path, got: Path, untagged: bool = False) -> None:
-    """Send a file from n0 to n1 with the documented script; ``untagged`` takes the mark out of it."""
+def documented_transfer(bed: Testbed, sent: Path, got: Path) -> None:
+    """Send a file from n0 to n1 with the documented script."""
     script = PLAIN_SOCKET.read_text()
     assert "IP_TOS, 0x28" in script
-    if untagged:
-        script = script.replace("IP_TOS, 0x28", "IP_TOS, 0")
     script = script.replace("sock.listen()", "sock.listen(); print('listening', flush=True)")
     receive = [sys.executable, "-c", script, "receive", str(got)]
     address = bed.plan.nodes[1].address
@@ -55,15 +52,6 @@ def test_an_unmodified_program_profits(nic_bed: Testbed, tmp_path: Path, gradien
     assert changed["tx_raw_octets"] >= least_octets, changed
     assert drops(counters(nic_bed)) == {}
     assert any(flow["direction"] == "rx" and flow["raw_octets"] >= least_octets for flow in flows(nic_bed, 1))
-
-
-def test_untagged_traffic_crosses_bit_exact(nic_bed: Testbed, tmp_path: Path) -> None:
-    octets = np.random.default_rng(4).integers(0, 256, UNTAGGED_OCTETS, dtype=np.uint8)
-    octets.tofile(tmp_path / "sent.bin")
-    before = counters(nic_bed, 0)
-    documented_transfer(nic_bed, tmp_path / "sent.bin", tmp_path / "got.bin", untagged=True)
-    assert np.array_equal(np.fromfile(tmp_path / "got.bin", np.uint8), octets)
-    assert counters(nic_bed, 0)["tx_blocks"] == before["tx_blocks"]
 
 
 @pytest.mark.parametrize("mtu", [576, 9000])

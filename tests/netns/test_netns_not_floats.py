@@ -8,20 +8,12 @@ import pytest
 from netoffload.codec import get
 from netoffload.lab.testbed import Testbed
 from tests.engine import judgement_corpus as corpus
-from tests.netns.programs.both_ways import carried_to, changed_octets
+from tests.netns.programs.both_ways import carried_to
 
 PORTS = itertools.count(7600)
 COUNT = 125_000
-OTHERS = ("en utf-8", "en utf-16", "gzip", "python", "JPEG", *(f"WAV 16 bit, 1 channels, {a}" for a in (0.001, 0.3)))
-FLOATS = (
-    "N(0, 0.01)",
-    "N(0, 1e-07)",
-    "uniform 0..1",
-    "ReLU-sparse",
-    "images in 0..1",
-    "images, normalised",
-    "all 0.01",
-)
+OTHERS = ("en utf-8", "python", "WAV 16 bit, 1 channels, 0.001")
+FLOATS = ("N(0, 1e-07)", "ReLU-sparse", "images in 0..1")
 """``tests/engine/test_engine_judgement.py`` has all of the corpus."""
 
 
@@ -29,7 +21,7 @@ FLOATS = (
 def test_what_is_no_array_of_floats_arrives_unchanged(nic_bed: Testbed, name: str) -> None:
     octets = corpus.others()[name]
     sent = (octets * (4 * COUNT // len(octets) + 1))[: 4 * COUNT]
-    assert changed_octets(sent, carried_to(nic_bed, next(PORTS), sent)[0]) == 0
+    assert carried_to(nic_bed, next(PORTS), sent)[0] == sent
 
 
 @pytest.mark.parametrize("name", [*FLOATS, "zeros"])

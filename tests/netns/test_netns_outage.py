@@ -9,6 +9,7 @@ import pytest
 
 from netoffload.lab.testbed import NicSettings, Testbed
 from tests.shared.beds import built, counters
+from tests.shared.quick_cases import by_day
 from tests.soak.events import kill_nic, link_down, nic_stopped, start_nic
 from tests.soak.flows import Flow, await_progress
 from tests.soak.options import Direction, FlowOptions, Values
@@ -62,15 +63,15 @@ def stop_the_receiving_nic(bed: Testbed, flow: Flow) -> None:
         attend(flow, 5)
 
 
-@pytest.mark.parametrize(
-    ("outage", "codec"),
-    [
-        (restart_receiving_nic, "bounded"),
-        (restart_both_nics, "packed"),
-        (take_the_link_down, "inceptionn"),
-        (stop_the_receiving_nic, "packed"),
-    ],
-)
+OUTAGES: list[tuple[Callable[[Testbed, Flow], None], str]] = [
+    (restart_receiving_nic, "bounded"),
+    (restart_both_nics, "packed"),
+    (take_the_link_down, "inceptionn"),
+    (stop_the_receiving_nic, "packed"),
+]
+
+
+@pytest.mark.parametrize(("outage", "codec"), by_day(OUTAGES, [OUTAGES[1], OUTAGES[2]]))
 def test_nine_tenths_of_what_follows_an_outage_are_compressed(
     tmp_path: Path, outage: Callable[[Testbed, Flow], None], codec: str
 ) -> None:

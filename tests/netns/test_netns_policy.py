@@ -89,9 +89,9 @@ def test_any_takes_every_connection_of_its_ports_and_no_other(untagged_bed: Test
 
 @pytest.mark.mpi
 def test_ranks_take_the_tag_and_the_ports_from_their_nics(bed: Testbed) -> None:
-    words = ["python", str(Path(__file__).with_name("programs") / "sum_or_say_why.py")]
+    words = ["python", str(Path(__file__).with_name("programs") / "sum_compressed.py")]
     result = output_of(bed, [0, 1], words, env={"NETOFFLOAD_REQUIRE": "1"}, timeout_s=60)
-    assert result == "True\n"
+    assert result.startswith("True inceptionn True ")
 
 
 def test_the_kernel_carries_what_has_another_tag() -> None:

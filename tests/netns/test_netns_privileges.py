@@ -1,8 +1,10 @@
 """A NIC that forwards has given up all rights: user, groups and capabilities, in every thread."""
 
 import contextlib
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -71,3 +73,27 @@ def test_a_start_that_lacks_rights_says_what_to_do(wire: str, rights: Sequence[s
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
     assert said in done.stderr
+
+
+LINES = (
+    *(b"\0", b'\0{"command": "info"}', b"\0\0{", b"\0\0\0{", b"{\0", b"{\0\0\0"),
+    *(b"\xef\xbb\xbf{}", b"\xff\xfe{\0}\0", b"\xfe\xff\0{\0}", b"\xff\xfe\0\0{\0\0\0}\0\0\0"),  # marks of UTF
+    *(b"\xc3\x28", b""),
+)
+
+
+def test_a_line_that_is_no_request_gets_one_line(nic_bed: Testbed) -> None:
+    """The NIC is user nobody here, who may not be able to read all of Python's modules."""
+    node = nic_bed.plan.nodes[0]
+    assert node.log_path is not None
+    logged = node.log_path.read_text()
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(5)
+        sock.connect(str(node.control_path))
+        with sock.makefile("rb") as answers:
+            for line in LINES:
+                sock.sendall(line + b"\n")
+                assert json.loads(answers.readline() or "{}").keys() == {"ok", "error"}, line
+                sock.sendall(b'{"command": "info"}\n')
+                assert json.loads(answers.readline())["ok"] is True
+    assert node.log_path.read_text() == logged

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import sys
 import pytest
 
 from netoffload.lab.testbed import Testbed, state_root
-from netoffload.lab.testbed.processes import marked
 from netoffload.netlink import NETNS_DIR, Namespace
 from tests.shared.beds import built
 from tests.soak import run
@@ -41,26 +39,6 @@ def test_a_few_rounds_are_told_as_json() -> None:
     assert "seed 12" in done.stderr
     assert "3/3 " in done.stderr
     assert left() == before
-
-
-def test_an_interrupted_soak_tells_what_it_found_and_leaves_nothing() -> None:
-    before = left()
-    with subprocess.Popen(
-        [*COMMAND, "--rounds", "1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as soak:
-        assert soak.stderr is not None
-        for line in soak.stderr:
-            if line.startswith("1/1000"):
-                break
-        runs = set(os.listdir(state_root())) - before
-        soak.send_signal(signal.SIGINT)
-        told, said = soak.communicate(timeout=60)
-    assert soak.returncode == 130
-    assert "interrupted" in said
-    assert json.loads(told)["rounds"] == 1
-    assert left() == before
-    assert len(runs) == 1
-    assert marked(f"NETOFFLOAD_RUN={runs.pop()}") == []
 
 
 def test_a_flow_that_stands_still_over_a_whole_path_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,18 +51,12 @@ def said_on(bed: Testbed, node_index: int, *argv: str) -> str:
 @pytest.mark.usefixtures("_host_unchanged")
 def test_up_and_down_twice_leaves_nothing(run_id: str, left_of: Left) -> None:
     plan = make_plan(TestbedSettings(3, 10**9, nic=None), run_id)
-    for _ in range(2):
-        with Testbed(plan, check_rate=False):
-            assert all(netns_exists(name) for name in plan.netns_names)
-        assert left_of(run_id) == []
-
-
-def test_no_descriptor_and_no_thread_stays(run_id: str) -> None:
-    plan = make_plan(TestbedSettings(2, nic=None), run_id)
     counts = []
     for _ in range(2):
         with Testbed(plan, check_rate=False) as bed:
+            assert all(netns_exists(name) for name in plan.netns_names)
             bed.wire_counters()
+        assert left_of(run_id) == []
         counts.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
     assert counts[0] == counts[1]
 
@@ -87,8 +81,11 @@ def test_the_next_build_reaps_what_a_dead_owner_left(run_id: str, left_of: Left)
         ] == []
 
 
-def test_a_detached_run_stays_until_down(run_id: str, left_of: Left) -> None:
+def test_a_detached_run_stays_until_down_and_its_scratch_folders_too(run_id: str, left_of: Left) -> None:
     with Testbed(make_plan(TestbedSettings(2, nic=None), run_id), check_rate=False) as bed:
+        folders = [bed.make_scratch(), bed.make_scratch()]
+        (folders[0] / "file").write_text("left by a killed program")
+        folders[1].rmdir()
         bed.detach()
     try:
         assert reap_stale() == []
@@ -96,23 +93,13 @@ def test_a_detached_run_stays_until_down(run_id: str, left_of: Left) -> None:
         with Testbed.attach(run_id) as bed:
             assert said_on(bed, 1, "hostname") == "n1\n"
         assert netns_exists(f"no-{run_id}-n0")
+        assert folders[0].exists()
     finally:
         assert down(run_id)
     assert left_of(run_id) == []
+    assert not any(folder.exists() for folder in folders)
     with pytest.raises(TestbedError, match="not up"):
         Testbed.attach(run_id)
-
-
-def test_scratch_folders_go_with_the_run(run_id: str) -> None:
-    bed = Testbed(make_plan(TestbedSettings(1, nic=None), run_id))
-    with bed:
-        folders = [bed.make_scratch(), bed.make_scratch()]
-        (folders[0] / "file").write_text("left by a killed program")
-        folders[1].rmdir()
-        bed.detach()
-    assert folders[0].exists()
-    assert down(run_id)
-    assert not any(folder.exists() for folder in folders)
 
 
 def test_a_taken_name_is_refused_and_left_alone(run_id: str, left_of: Left) -> None:

@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,11 +32,6 @@ def environment(state: Path) -> dict[str, str]:
     """As a user's: the command starts a server of its own."""
     ours = {name: value for name, value in os.environ.items() if name != ENV_FORK_SERVER}
     return {**ours, "PYTHONPATH": PYTHONPATH, ENV_STATE_DIR: str(state)}
-
-
-def namespaces_of(run_ids: set[str]) -> list[str]:
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split()
-    return [name for name in listed if any(f"no-{run_id}-" in name for run_id in run_ids)]
 
 
 def test_four_exchanges_on_shaped_links(tmp_path: Path) -> None:
@@ -112,23 +105,3 @@ def test_a_split_perceptron_puts_an_octet_per_activation_on_the_wires(tmp_path: 
     octets = 2 * record["timed_iterations"] * 50 * (2 * 4 * 250 + 10 // 2)
     assert 1.0 < sum(node["tx_octets"] for node in record["traffic"]["nodes"]) / octets < 1.2
     assert 0 < record["learning"]["final_loss"] < 10
-
-
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    words = [sys.executable, "-m", "netoffload", "train", "hdc", "--exchange", "inc", "--nodes", "2"]
-    words += ["--rate", "50mbit", "--iterations", "10000"]
-    with subprocess.Popen(
-        words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment(state)
-    ) as run:
-        assert run.stderr is not None
-        deadline = time.monotonic() + 60
-        while "training inc" not in run.stderr.readline():
-            assert time.monotonic() < deadline, "the training did not start"
-        run_ids = {path.name for path in state.iterdir()}
-        assert namespaces_of(run_ids)
-        run.send_signal(signal.SIGINT)
-        run.communicate(timeout=60)
-    assert run.returncode == 130
-    assert namespaces_of(run_ids) == []
-    assert [path for path in state.iterdir() if path.is_dir()] == []

@@ -87,17 +87,17 @@ def nic_command() -> list[str]:
 
 
 class NicByHand:
-    """A NIC process of a node as a user starts it: with its devices, and options of its own; and its log."""
+    """A NIC process of a node as a user starts it: with its devices, and a log."""
 
-    def __init__(self, node: NodePlan, log: Path, options: Sequence[str]) -> None:
-        self.log = log
+    def __init__(self, node: NodePlan, log: Path) -> None:
+        self._log = log
         self._words = ["--host", f"tap:{node.device}", "--host-netns", str(netns_path(node.netns))]
-        self._words += ["--wire", node.wire_device, "--wire-netns", str(netns_path(node.wire_netns)), *options]
+        self._words += ["--wire", node.wire_device, "--wire-netns", str(netns_path(node.wire_netns))]
         self.start()
 
     def start(self) -> None:
         """Start a process, and return when it forwards."""
-        with self.log.open("ab") as log:
+        with self._log.open("ab") as log:
             self._running = running_nic(self._words, command=nic_command(), stdout=log, stderr=log)
             self._process = self._running.__enter__()
 
@@ -108,14 +108,14 @@ class NicByHand:
 
 
 @contextlib.contextmanager
-def nics_by_hand(bed: Testbed, folder: Path, options: Sequence[Sequence[str]] = ((), ())) -> Iterator[list[NicByHand]]:
-    """End the testbed's own NICs, and start others in their place, each with its further options."""
+def nics_by_hand(bed: Testbed, folder: Path) -> Iterator[list[NicByHand]]:
+    """End the testbed's own NICs, and start others in their place."""
     made: list[NicByHand] = []
     try:
-        for index, (node, words) in enumerate(zip(bed.plan.nodes, options, strict=True)):
+        for index, node in enumerate(bed.plan.nodes):
             os.kill(nic_pids(bed)[index], signal.SIGKILL)
             wait_for_end_of_nic(bed, index)
-            made.append(NicByHand(node, folder / f"{node.name}.log", words))
+            made.append(NicByHand(node, folder / f"{node.name}.log"))
         yield made
     finally:
         for nic in made:

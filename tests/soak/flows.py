@@ -80,19 +80,9 @@ class Flow:
         return len(self._said) == 2 or self.error is not None
 
     @property
-    def pids(self) -> list[int]:
-        """The pids of the endpoints that were started."""
-        return [process.pid for process in self._processes]
-
-    @property
     def wrong(self) -> int:
         """Wrong values that both ends have reported so far."""
         return sum(progress[3] for progress in self._progress.values())
-
-    @property
-    def rounded(self) -> int:
-        """Rounded values that both ends have reported so far."""
-        return sum(progress[2] for progress in self._progress.values())
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that become readable when :meth:`read` has something to do."""

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from netoffload.config import TOS_COMPRESS
 from netoffload.devices.netns import in_netns
 from netoffload.lab.testbed import NodePlan, Testbed
 from netoffload.netlink import netns_path
-from tests.netns.programs.foreign_streams import Stream, writes_of
 from tests.shared.beds import flows
 from tests.soak.damage import nft_path, run_nft
 from tests.soak.options import draw_values
@@ -35,17 +34,20 @@ add rule inet marking out meta l4proto tcp meta nfproto ipv6 ip6 dscp set af11 c
 """
 
 
-@dataclass(frozen=True)
-class Arrived:
-    """What arrived at the node that listens (``forth``) and at the one that connects, and the first error of a socket.
+class Arrived(NamedTuple):
+    """What arrived at the node that listens (``forth``) and at the one that connects, and what left through the wires.
 
-    ``wire_octets`` left through both wires, from the first octet to the end of both streams.
+    ``wire_octets`` are those of both wires, from the first octet to the end of both streams.
     """
 
     forth: bytes
     back: bytes
     wire_octets: int
-    error: str
+
+
+def gradient(floats: int, seed: int = 1) -> np.ndarray:
+    """Return normal values like those of a gradient, float32[floats]."""
+    return np.random.default_rng(seed).normal(0, 2e-3, floats).astype("<f4")
 
 
 def ipv6_of(node: NodePlan) -> str:
@@ -114,61 +116,31 @@ def carried_to(bed: Testbed, port: int, octets: bytes, tos: int = TAGGED, source
     return got, sum(flow["raw_octets"] for flow in mine)
 
 
+def read_exactly(sock: socket.socket, octets: int) -> bytes:
+    got = bytearray()
+    while len(got) < octets:
+        part = sock.recv(octets - len(got))
+        assert part, f"the connection ended after {len(got)} of {octets} octets"
+        got += part
+    return bytes(got)
+
+
 def exchange(near: socket.socket, far: socket.socket, seed: int, values_of: str = "gradients") -> int:
     """Send values over a tagged connection, and compare what arrives with the codec's; return how many octets went."""
     values = draw_values(values_of, 20_000, seed)
     near.sendall(values.tobytes())
-    got = bytearray()
-    while len(got) < values.nbytes:
-        octets = far.recv(values.nbytes - len(got))
-        assert octets, "the connection was closed"
-        got += octets
     rounded = get("inceptionn").round_trip(values, 10)
-    assert np.array_equal(np.frombuffer(got, np.uint32), rounded.view(np.uint32))
+    assert read_exactly(far, values.nbytes) == rounded.tobytes()
     return values.nbytes
 
 
-def carry_both_ways(bed: Testbed, stream: Stream, tos: tuple[int, int], *, port: int, ipv6: bool = False) -> Arrived:
-    """Let both ends write a stream, and return what arrived; ``tos`` is of n0's socket and of n1's."""
-    errors: list[str] = []
-    got: dict[str, bytearray] = {"forth": bytearray(), "back": bytearray()}
-
-    def send(sock: socket.socket) -> None:
-        try:
-            for octets in writes_of(stream):
-                sock.sendall(octets)
-            sock.shutdown(socket.SHUT_WR)
-        except OSError as error:
-            errors.append(f"send: {error}")
-
-    def receive(sock: socket.socket, name: str) -> None:
-        try:
-            while octets := sock.recv(262_144):
-                got[name] += octets
-        except OSError as error:
-            errors.append(f"{name}: {error}")
-
-    with connected(bed, port, tos, ipv6=ipv6) as (near, far):
+def carry_both_ways(bed: Testbed, octets: bytes, tos: tuple[int, int], *, port: int, ipv6: bool = False) -> Arrived:
+    """Let both ends send the octets, and return what arrived; ``tos`` is of n0's socket and of n1's."""
+    with connected(bed, port, tos, ipv6=ipv6) as (near, far), ThreadPoolExecutor() as threads:
         before = _wire_octets(bed)
-        threads = [
-            threading.Thread(target=send, args=(near,)),
-            threading.Thread(target=send, args=(far,)),
-            threading.Thread(target=receive, args=(far, "forth")),
-            threading.Thread(target=receive, args=(near, "back")),
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        wire_octets = _wire_octets(bed) - before
-    return Arrived(bytes(got["forth"]), bytes(got["back"]), wire_octets, "; ".join(errors))
-
-
-def changed_octets(sent: bytes, got: bytes) -> int:
-    """Return how many octets did not arrive as they were sent; missing and further ones count."""
-    both = min(len(sent), len(got))
-    same = np.count_nonzero(np.frombuffer(sent, np.uint8)[:both] == np.frombuffer(got, np.uint8)[:both])
-    return max(len(sent), len(got)) - int(same)
+        ways = [threads.submit(carried, *ends, octets) for ends in ((near, far), (far, near))]
+        forth, back = (way.result() for way in ways)
+        return Arrived(forth, back, _wire_octets(bed) - before)
 
 
 @contextlib.contextmanager
