@@ -22,10 +22,12 @@ from netoffload.lab.testbed import (
     list_runs,
     make_plan,
     nics,
+    parse_links,
     reap_stale,
 )
 from netoffload.lab.testbed.forks import ENV_FORK_SERVER
 from netoffload.lab.testbed.journal import read_run
+from netoffload.lab.testbed.stream import stream
 from netoffload.netlink import Namespace, netns_exists, remove_netns
 
 Left = Callable[[str], list[str]]
@@ -178,6 +180,27 @@ def test_the_achieved_rate_is_measured_and_a_wrong_one_refused(run_id: str, monk
         with pytest.raises(TestbedError, match=r"asked for 200 Mb/s, measured \d"):
             build.check_rate(bed, remarks.append)
         assert [remark[-8:] for remark in remarks] == ["(2 of 3)", "(3 of 3)"]
+
+
+@pytest.mark.parametrize(("rates", "goodput_bps"), [("40mbit/10mbit,80mbit", 10e6), ("80mbit,40mbit/10mbit", 40e6)])
+def test_a_wire_carries_its_rate_up_and_its_rate_down(run_id: str, rates: str, goodput_bps: float) -> None:
+    plan = make_plan(TestbedSettings(2, nic=None, links=parse_links(rates)), run_id)
+    with Testbed(plan, check_rate=False) as bed:
+        sent = stream(bed, round(goodput_bps / 8) * 3)  # from n0 to n1
+    assert sent.goodput_bps == pytest.approx(goodput_bps, rel=0.15)
+    assert sent.wrong == 0
+
+
+def test_each_direction_is_measured_with_as_many_streams_as_fill_it(
+    run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Testbed(make_plan(TestbedSettings(3, nic=None, links=parse_links("20mbit/10mbit")), run_id)) as bed:
+        assert any(bed.rate_bps_measured == pytest.approx(rate_bps, rel=0.05) for rate_bps in (20e6, 10e6))
+        monkeypatch.setattr(build, "ATTEMPTS", 1)
+        for wrong, said in (("15mbit/10mbit", "asked for 15 Mb/s"), ("20mbit/12mbit", "asked for 12 Mb/s")):
+            bed.plan = dataclasses.replace(bed.plan, settings=TestbedSettings(3, nic=None, links=parse_links(wrong)))
+            with pytest.raises(TestbedError, match=said):
+                build.check_rate(bed, print)
 
 
 def test_a_node_is_a_host_of_its_own(plain_bed: Testbed) -> None:

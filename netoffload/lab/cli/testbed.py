@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="How many nodes, 1..64.")]
 Rate = Annotated[
-    str | None, typer.Option(help="Rate of every wire, each way: 100mbit, 1gbit. Default: unshaped.", metavar="RATE")
+    str | None,
+    typer.Option(
+        help="Rate of every wire: 1gbit each way, 500mbit/110mbit down and up; or, with commas, of n0, n1, ..., the "
+        "last one for all others. Default: unshaped.",
+        metavar="RATE",
+    ),
 ]
 Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
 NoNic = Annotated[bool, typer.Option("--no-nic", help="Plain nodes without NICs.")]
@@ -71,12 +76,11 @@ def up(
     plan = plan_from_options(nodes, rate, mtu, None if no_nic else nic, run_id)
     with building(plan) as bed:
         bed.detach()
+    settings = _settings_json(plan, bed.rate_bps_measured)
     if as_json:
-        print(json.dumps({"run": plan.run_id, **_settings_json(plan, bed.rate_bps_measured), "nodes": _nodes(plan)}))
+        print(json.dumps({"run": plan.run_id, **settings, "nodes": _nodes(plan)}))
         return
-    console.print(
-        f"run {plan.run_id} is up: {len(plan.nodes)} nodes, {rates(plan.settings.rate_bps, bed.rate_bps_measured)}"
-    )
+    console.print(f"run {plan.run_id} is up: {len(plan.nodes)} nodes, {_rates(settings)}")
     console.print(f"  a shell on a node: netoffload exec --run {plan.run_id} n0 -- bash", highlight=False)
     console.print(f"  take it down:      netoffload down {plan.run_id}", highlight=False)
 
@@ -257,11 +261,12 @@ def down(
 
 def plan_from_options(nodes: int, rate: str | None, mtu: int, nic: NicSettings | None, run_id: str | None) -> Plan:
     """Return the plan that options ask for; without ``run_id`` its run id is random."""
-    from netoffload.lab.testbed import TestbedSettings, make_plan, new_run_id
+    from netoffload.lab.testbed import TestbedSettings, make_plan, new_run_id, parse_links
 
-    rate_bps = None if rate is None else config.parse_rate_bps(rate)
-    settings = TestbedSettings(nodes=nodes, rate_bps=rate_bps, mtu=mtu, nic=nic)
-    return make_plan(settings, run_id or new_run_id())
+    links = () if rate is None else parse_links(rate)
+    is_one_rate = len(links) == 1 and links[0].down_bps == links[0].up_bps
+    shaped = {"rate_bps": links[0].up_bps} if is_one_rate else {"links": links}
+    return make_plan(TestbedSettings(nodes=nodes, mtu=mtu, nic=nic, **shaped), run_id or new_run_id())
 
 
 @contextlib.contextmanager
@@ -275,10 +280,22 @@ def building(plan: Plan) -> Iterator[Testbed]:
         yield bed
 
 
+def _rates(state: dict[str, Any]) -> str:
+    """Write the rates asked for, and the measured one, which of several is the one that is farthest off."""
+    from netoffload.lab.testbed import LinkRate
+
+    links, measured_bps = [LinkRate(**link) for link in state["links_asked"]], state["rate_bps_measured"]
+    if not links:
+        return rates(state["rate_bps_asked"], measured_bps)
+    text = ", ".join(f"n{index} {link}" for index, link in enumerate(links)) if links[1:] else str(links[0])
+    return text if measured_bps is None else f"{text} (farthest off: {config.format_rate(measured_bps)})"
+
+
 def _settings_json(plan: Plan, rate_bps_measured: float | None) -> dict[str, Any]:
     nic = plan.settings.nic
     return {
         "rate_bps_asked": plan.settings.rate_bps,
+        "links_asked": [asdict(link) for link in plan.settings.links],
         "rate_bps_measured": rate_bps_measured,
         "mtu": plan.settings.mtu,
         "nic": None if nic is None else asdict(nic),
@@ -319,7 +336,7 @@ def _print_state(state: dict[str, Any]) -> None:
         said = "none" if nic is None else f"pid {nic['pid']}" + ("" if nic["alive"] else " (gone)")
         sent = [f"{wire[key]:,}" for key in ("tx_octets", "rx_octets", "tx_frames")] if wire else ["?", "?", "?"]
         rows.append([node["name"], node["address"], said, *sent])
-    title = f"run {state['run']}: {state['state']}, {rates(state['rate_bps_asked'], state['rate_bps_measured'])}"
+    title = f"run {state['run']}: {state['state']}, {_rates(state)}"
     columns = [*map(words, ("node", "address", "NIC")), *numbers("sent", "received", "frames sent")]
     console.print(drawn(Table(title, columns, rows)))
 
@@ -357,7 +374,7 @@ def _testbed(
     if nodes is None:
         raise UsageError("say how many ranks: -n 4")
     with building(plan_from_options(nodes, rate, mtu, nic, None)) as bed:
-        notes.print(f"{nodes} nodes, {rates(bed.plan.settings.rate_bps, bed.rate_bps_measured)}", highlight=False)
+        notes.print(f"{nodes} nodes, {_rates(_settings_json(bed.plan, bed.rate_bps_measured))}", highlight=False)
         yield bed
 
 

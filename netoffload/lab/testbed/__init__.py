@@ -21,10 +21,20 @@ from netoffload.lab.testbed.forks import prepared_ranks
 from netoffload.lab.testbed.journal import RunRecord, list_runs, plan_of_run
 from netoffload.lab.testbed.launch import run_ranks
 from netoffload.lab.testbed.nics import Restart
-from netoffload.lab.testbed.plan import NodePlan, Plan, TestbedSettings, make_plan, new_run_id, state_root
+from netoffload.lab.testbed.plan import (
+    LinkRate,
+    NodePlan,
+    Plan,
+    TestbedSettings,
+    make_plan,
+    new_run_id,
+    parse_links,
+    state_root,
+)
 from netoffload.nic_options import NicSettings
 
 __all__ = [
+    "LinkRate",
     "NicSettings",
     "NodePlan",
     "Plan",
@@ -39,6 +49,7 @@ __all__ = [
     "make_plan",
     "metered",
     "new_run_id",
+    "parse_links",
     "plan_of_run",
     "prepared_ranks",
     "reap_stale",

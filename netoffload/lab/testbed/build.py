@@ -6,7 +6,7 @@ down a run that ends well, one that failed half-way, and one whose owner was kil
 
 A wire may miss the rate that its shaping asks for: a busy machine serves the bucket's timer late, a slow one cannot
 fill the link. So every shaped testbed is probed before it is used, by a short TCP stream from n0 to n1, then one back,
-counted by the wires' qdiscs::
+counted by the wires' qdiscs. If wires differ, each kind is probed, and as many streams as fill it go down a wire::
 
     octets ^                    ______
            |              _____/      window, after the burst is spent: octets / seconds is the rate
@@ -46,6 +46,7 @@ from netoffload.lab.testbed.plan import (
     NodePlan,
     Plan,
     Shape,
+    TestbedSettings,
     check_run_id,
     state_root,
 )
@@ -259,8 +260,8 @@ class Testbed:
         for key, value in NODE_SYSCTLS.items():
             host.set_sysctl(key, value)
         switch.add_veth(node.port, node.wire_device, node.wire_netns, mtu)
-        _shape(wire, node.wire_device, self.plan.node_shape)
-        _shape(switch, node.port, self.plan.port_shape)
+        _shape(wire, node.wire_device, node.node_shape)
+        _shape(switch, node.port, node.port_shape)
         wire.set_up(node.wire_device)
         switch.set_up(node.port, self.plan.bridge)
         if wire is not host:
@@ -349,16 +350,16 @@ def find_run(run_id: str | None) -> RunRecord:
 
 
 def check_rate(bed: Testbed, progress: Callable[[str], None]) -> float:
-    """Measure the rate of a wire and compare it with the planned one; if it is off, measure again a few times.
+    """Measure the rates of wires and compare them with the planned ones; if one is off, measure again a few times.
 
-    Returns the rate in bits per second of the direction that is farther off.
+    Returns the rate in bits per second of the direction that is farthest off.
     """
-    asked_bps = bed.plan.settings.rate_bps
-    if asked_bps is None:
-        return min(_measure_rate(bed, 0, 1), _measure_rate(bed, 1, 0))
+    if bed.plan.settings.link(0) is None:
+        return min(_measure_rate(bed, _Probe((sender,), 1 - sender)) for sender in (0, 1))
+    probes = _probes(bed.plan.settings)
     for attempt in range(1, ATTEMPTS + 1):
-        rates_bps = _measure_rate(bed, 0, 1), _measure_rate(bed, 1, 0)
-        worst_bps = max(rates_bps, key=lambda rate_bps: abs(rate_bps - asked_bps))
+        found = [(probe.asked_bps, _measure_rate(bed, probe)) for probe in probes]
+        asked_bps, worst_bps = max(found, key=lambda pair: abs(pair[1] / pair[0] - 1))
         if abs(worst_bps - asked_bps) <= TOLERANCE * asked_bps:
             return worst_bps
         if attempt < ATTEMPTS:
@@ -373,39 +374,83 @@ def check_rate(bed: Testbed, progress: Callable[[str], None]) -> float:
     )
 
 
-def _measure_rate(bed: Testbed, sender: int, receiver: int) -> float:
-    """Return the rate of the sender's wire, in bits per second, under a TCP stream to the receiver."""
-    rate_bps = bed.plan.settings.rate_bps or math.inf
-    buffer_octets = 0 if math.isinf(rate_bps) else max(BUFFER_OCTETS_MIN, round(rate_bps * BUFFER_S / 8))
+@dataclass(frozen=True)
+class _Probe:
+    """Streams to one node at the same time, and the rate that they should have together.
+
+    They are counted where they are limited: at the port to the receiver, or at the senders' wires.
+    """
+
+    senders: tuple[int, ...]
+    receiver: int
+    asked_bps: float = math.inf
+    is_counted_at_port: bool = False
+
+
+def _probes(settings: TestbedSettings) -> list[_Probe]:
+    """Return a probe up and one down for the first wire of each kind, as far as the other wires can fill it."""
+    nodes = range(settings.nodes)
+    links = [link for node in nodes if (link := settings.link(node))]
+
+    def probe(senders: Sequence[int], receiver: int) -> _Probe:
+        up_bps, down_bps = sum(links[sender].up_bps for sender in senders), links[receiver].down_bps
+        return _Probe(tuple(senders), receiver, min(up_bps, down_bps), down_bps < up_bps)
+
+    probes = []
+    for node in (links.index(link) for link in dict.fromkeys(links)):
+        others = sorted((other for other in nodes if other != node), key=lambda other: -links[other].up_bps)
+        counts = range(1, len(others))
+        filling = next((n for n in counts if probe(others[:n], node).asked_bps == links[node].down_bps), len(others))
+        probes.append(probe([node], max(others, key=lambda other: links[other].down_bps)))
+        probes.append(probe(others[:filling], node))
+    return list(dict.fromkeys(probes))
+
+
+def _measure_rate(bed: Testbed, probe: _Probe) -> float:
+    """Return the rate of the probe's octets, in bits per second, under a TCP stream from each sender."""
+    rate_bps, nodes = probe.asked_bps, bed.plan.nodes
+    one_bps = rate_bps / len(probe.senders)
+    buffer_octets = 0 if math.isinf(rate_bps) else max(BUFFER_OCTETS_MIN, round(one_bps * BUFFER_S / 8))
     settle_s = max(SETTLE_S_MIN, SETTLE_BITS_MIN / rate_bps)
     frame_octets = min(GSO_FRAME_OCTETS_MAX, 2 * buffer_octets)
     window_s = max(WINDOW_S_MIN, WINDOW_GSO_FRAMES * frame_octets * 8 / rate_bps)
-    burst_octets = 0 if bed.plan.node_shape is None else bed.plan.node_shape.burst_octets
-    common = {"address": bed.plan.nodes[receiver].address, "port": PROBE_PORT, "tos": 0}
+    shapes = (nodes[probe.receiver].port_shape, *(nodes[sender].node_shape for sender in probe.senders))
+    burst_octets = max(shape.burst_octets if shape else 0 for shape in shapes)
+    common = {"address": nodes[probe.receiver].address, "tos": 0}
     common |= {"sndbuf_octets": buffer_octets, "drops_unsent": True}
-    with (
-        bed.end(receiver, {**common, "role": "listen", "receive": {}}) as listens,
-        bed.end(sender, {**common, "role": "connect", "send": {}}) as connects,
-    ):
-        start_octets = _sent_octets(bed, sender)
-        deadline = time.monotonic() + STARTUP_TIMEOUT_S
-        while _sent_octets(bed, sender) - start_octets <= burst_octets + frame_octets:
-            why = next((why for end in (listens, connects) if (why := end.failure())), None)
+    with contextlib.ExitStack() as stack:
+        ends: list[End] = []
+        for port, sender in enumerate(probe.senders, PROBE_PORT):
+            listens = {**common, "port": port, "role": "listen", "receive": {}}
+            connects = {**common, "port": port, "role": "connect", "send": {}}
+            ends.append(stack.enter_context(bed.end(probe.receiver, listens)))
+            ends.append(stack.enter_context(bed.end(sender, connects)))
+        start, deadline = bed.wire_counters(), time.monotonic() + STARTUP_TIMEOUT_S
+        while _least_sent_octets(bed, probe, start) <= burst_octets + frame_octets:
+            why = next((why for end in ends if (why := end.failure())), None)
             if why or time.monotonic() > deadline:
-                names = f"n{sender} to n{receiver}"
+                names = f"{' and '.join(f'n{sender}' for sender in probe.senders)} to n{probe.receiver}"
                 raise TestbedError(
                     f"no traffic passes from {names} of run {bed.plan.run_id}: {why or 'it is too slow'}"
                 )
             time.sleep(POLL_S)
         time.sleep(settle_s)
-        first_octets, first_s = _sent_octets(bed, sender), time.monotonic()
+        first_octets, first_s = _probed_octets(bed, probe), time.monotonic()
         time.sleep(window_s)
-        last_octets, last_s = _sent_octets(bed, sender), time.monotonic()
+        last_octets, last_s = _probed_octets(bed, probe), time.monotonic()
     return 8 * (last_octets - first_octets) / (last_s - first_s)
 
 
-def _sent_octets(bed: Testbed, node_index: int) -> int:
-    return bed.wire_counters()[node_index].tx_octets
+def _least_sent_octets(bed: Testbed, probe: _Probe, start: Sequence[WireCounters]) -> int:
+    now = bed.wire_counters()
+    return min(now[sender].tx_octets - start[sender].tx_octets for sender in probe.senders)
+
+
+def _probed_octets(bed: Testbed, probe: _Probe) -> int:
+    counters = bed.wire_counters()
+    if probe.is_counted_at_port:
+        return counters[probe.receiver].rx_octets
+    return sum(counters[sender].tx_octets for sender in probe.senders)
 
 
 def read_wires(record: RunRecord) -> dict[str, dict[str, int]]:

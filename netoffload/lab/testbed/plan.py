@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from netoffload.config import format_rate
+from netoffload.config import format_rate, parse_rate_bps
 from netoffload.errors import UsageError
 from netoffload.netlink import TBF_RATE_BPS_MAX, netns_path
 from netoffload.nic_options import NicProcess, NicSettings
@@ -59,11 +59,34 @@ RUN_ID: Final = re.compile(r"[a-z0-9]{1,16}")
 
 
 @dataclass(frozen=True)
+class LinkRate:
+    """The rates of one node's wire: down to the node, and up from it."""
+
+    down_bps: int
+    up_bps: int
+
+    def __str__(self) -> str:
+        """Write both directions for people, or the rate that they share."""
+        down, up = format_rate(self.down_bps), format_rate(self.up_bps)
+        return up if down == up else f"{down} down and {up} up"
+
+
+def parse_links(text: str) -> tuple[LinkRate, ...]:
+    """Return the wires of n0, n1, ... from ``1gbit,500mbit/110mbit``: a rate each way, or down/up."""
+    links = []
+    for word in text.split(","):
+        down, slash, up = word.partition("/")
+        links.append(LinkRate(parse_rate_bps(down), parse_rate_bps(up if slash else down)))
+    return tuple(links)
+
+
+@dataclass(frozen=True)
 class TestbedSettings:
     """The settings of a testbed.
 
     Args:
-        rate_bps: rate of every wire in each direction; None leaves the wires unshaped.
+        rate_bps: rate of every wire in each direction; None leaves the wires unshaped, or to ``links``.
+        links: rates of the wires of n0, n1, ..., where not all are equal; the last one holds for all further nodes.
         nic: settings of the NICs; None builds plain nodes, whose ``inc0`` is the wire itself.
     """
 
@@ -73,18 +96,27 @@ class TestbedSettings:
     rate_bps: int | None = None
     mtu: int = 1500
     nic: NicSettings | None = field(default_factory=NicSettings)
+    links: tuple[LinkRate, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         if not 1 <= self.nodes <= NODES_MAX:
             raise UsageError(f"{self.nodes} nodes cannot be built: choose 1..{NODES_MAX}")
-        if self.rate_bps is not None and not RATE_BPS_MIN <= self.rate_bps <= TBF_RATE_BPS_MAX:
-            top = format_rate(TBF_RATE_BPS_MAX)
-            raise UsageError(
-                f"rate {format_rate(self.rate_bps)} cannot be shaped: choose 1mbit..{top}, or leave it out"
-            )
+        if len(self.links) > self.nodes or (self.links and self.rate_bps is not None):
+            raise UsageError(f"{len(self.links)} rates for {self.nodes} nodes: give one for all, or at most one a node")
+        rates_bps = [self.rate_bps] if self.rate_bps is not None else []
+        for rate_bps in (*rates_bps, *(rate for link in self.links for rate in (link.down_bps, link.up_bps))):
+            if not RATE_BPS_MIN <= rate_bps <= TBF_RATE_BPS_MAX:
+                top = format_rate(TBF_RATE_BPS_MAX)
+                raise UsageError(f"rate {format_rate(rate_bps)} cannot be shaped: choose 1mbit..{top}, or leave it out")
         if not MTU_MIN <= self.mtu <= MTU_MAX:
             raise UsageError(f"mtu {self.mtu} is outside {MTU_MIN}..{MTU_MAX}")
+
+    def link(self, index: int) -> LinkRate | None:
+        """Return the rates of a node's wire; None: unshaped."""
+        if self.links:
+            return self.links[min(index, len(self.links) - 1)]
+        return None if self.rate_bps is None else LinkRate(self.rate_bps, self.rate_bps)
 
 
 @dataclass(frozen=True)
@@ -98,7 +130,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """One node: its namespaces, devices and paths. ``control_path`` and ``log_path`` are None without a NIC."""
+    """One node: its namespaces, devices and paths. ``control_path`` and ``log_path`` are None without a NIC.
+
+    ``node_shape`` is of what it sends, ``port_shape`` of what the switch sends to it; None when its wire is unshaped.
+    """
 
     index: int
     name: str
@@ -110,11 +145,13 @@ class NodePlan:
     port: str
     control_path: Path | None
     log_path: Path | None
+    node_shape: Shape | None
+    port_shape: Shape | None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole testbed; ``node_shape`` and ``port_shape`` are None when the wires are unshaped."""
+    """A whole testbed."""
 
     settings: TestbedSettings
     run_id: str
@@ -122,8 +159,6 @@ class Plan:
     switch_netns: str
     bridge: str
     network: str
-    node_shape: Shape | None
-    port_shape: Shape | None
     nodes: tuple[NodePlan, ...]
 
     @property
@@ -187,9 +222,7 @@ def make_plan(settings: TestbedSettings, run_id: str, root: Path | None = None) 
         switch_netns=f"no-{run_id}-sw",
         bridge=BRIDGE,
         network=NETWORK,
-        node_shape=_shape(settings.rate_bps, NODE_LIMIT_OCTETS_MIN),
-        port_shape=_shape(settings.rate_bps, PORT_LIMIT_OCTETS_MIN),
-        nodes=tuple(_plan_node(index, run_id, state_dir, settings.nic) for index in range(settings.nodes)),
+        nodes=tuple(_plan_node(index, run_id, state_dir, settings) for index in range(settings.nodes)),
     )
 
 
@@ -218,20 +251,20 @@ def nic_argv(plan: Plan, node: NodePlan, ready_fd: int | None = None) -> list[st
 def settings_from_json(values: dict[str, Any]) -> TestbedSettings:
     """Return the settings of which these are the ``asdict``."""
     nic = values["nic"]
-    return TestbedSettings(**{**values, "nic": None if nic is None else NicSettings(**nic)})
+    links = tuple(LinkRate(**link) for link in values.get("links", ()))
+    return TestbedSettings(**{**values, "nic": None if nic is None else NicSettings(**nic), "links": links})
 
 
-def _shape(rate_bps: int | None, limit_octets_min: int) -> Shape | None:
-    if rate_bps is None:
-        return None
+def _shape(rate_bps: int, limit_octets_min: int) -> Shape:
     burst_octets = max(BURST_OCTETS_MIN, round(rate_bps * BURST_S / 8))
     limit_octets = max(limit_octets_min, burst_octets + round(rate_bps * QUEUE_S / 8))
     return Shape(rate_bps, burst_octets, limit_octets)
 
 
-def _plan_node(index: int, run_id: str, state_dir: Path, nic: NicSettings | None) -> NodePlan:
+def _plan_node(index: int, run_id: str, state_dir: Path, settings: TestbedSettings) -> NodePlan:
     name = f"n{index}"
     netns = f"no-{run_id}-{name}"
+    nic, link = settings.nic, settings.link(index)
     return NodePlan(
         index=index,
         name=name,
@@ -245,4 +278,6 @@ def _plan_node(index: int, run_id: str, state_dir: Path, nic: NicSettings | None
         port=f"p{index}",
         control_path=None if nic is None else state_dir / f"{name}.sock",
         log_path=None if nic is None else state_dir / f"{name}.log",
+        node_shape=None if link is None else _shape(link.up_bps, NODE_LIMIT_OCTETS_MIN),
+        port_shape=None if link is None else _shape(link.down_bps, PORT_LIMIT_OCTETS_MIN),
     )

@@ -1,5 +1,6 @@
 """Plans are data: names, numbers and refusals, without root."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netoffload.errors import UsageError
-from netoffload.lab.testbed import NicSettings, TestbedSettings, make_plan, new_run_id
+from netoffload.lab.testbed import LinkRate, NicSettings, TestbedSettings, make_plan, new_run_id, parse_links
 from netoffload.lab.testbed.plan import (
     GSO_FRAME_OCTETS_MAX,
     MTU_MAX,
@@ -58,8 +59,8 @@ def test_with_a_nic_the_wire_has_a_namespace_of_its_own() -> None:
 
 @given(rate_bps=st.integers(RATE_BPS_MIN, TBF_RATE_BPS_MAX))
 def test_shapes_hold_a_whole_gso_frame_and_a_millisecond(rate_bps: int) -> None:
-    plan = make_plan(TestbedSettings(1, rate_bps), "a", ROOT)
-    for shape in (plan.node_shape, plan.port_shape):
+    node = make_plan(TestbedSettings(1, rate_bps), "a", ROOT).nodes[0]
+    for shape in (node.node_shape, node.port_shape):
         assert shape is not None
         assert shape.rate_bps == rate_bps
         assert shape.burst_octets >= 2 * GSO_FRAME_OCTETS_MAX
@@ -69,9 +70,19 @@ def test_shapes_hold_a_whole_gso_frame_and_a_millisecond(rate_bps: int) -> None:
 
 
 def test_without_a_rate_nothing_is_shaped() -> None:
-    plan = make_plan(TestbedSettings(2), "a", ROOT)
-    assert plan.node_shape is None
-    assert plan.port_shape is None
+    node = make_plan(TestbedSettings(2), "a", ROOT).nodes[1]
+    assert node.node_shape is None
+    assert node.port_shape is None
+
+
+def test_every_wire_has_a_rate_down_and_one_up() -> None:
+    links = parse_links("1gbit,500mbit/110mbit")
+    assert list(map(str, links)) == ["1 Gb/s", "500 Mb/s down and 110 Mb/s up"]
+    settings = TestbedSettings(4, links=links)
+    shapes = [(node.port_shape, node.node_shape) for node in make_plan(settings, "a", ROOT).nodes]
+    rates_mbps = [[shape.rate_bps // 10**6 for shape in pair if shape] for pair in shapes]
+    assert rates_mbps == [[1000, 1000], [500, 110], [500, 110], [500, 110]]
+    assert settings_from_json(json.loads(json.dumps(asdict(settings)))) == settings
 
 
 @pytest.mark.parametrize(
@@ -79,6 +90,9 @@ def test_without_a_rate_nothing_is_shaped() -> None:
     [
         *(({"nodes": nodes}, r"1\.\.64") for nodes in (0, -1, NODES_MAX + 1)),
         *(({"rate_bps": rate}, "rate") for rate in (0, -5, RATE_BPS_MIN - 1, TBF_RATE_BPS_MAX + 1)),
+        ({"links": (LinkRate(10**7, RATE_BPS_MIN - 1),)}, "rate"),
+        ({"links": 3 * (LinkRate(10**7, 10**7),)}, "3 rates for 2 nodes"),
+        ({"rate_bps": 10**7, "links": (LinkRate(10**7, 10**7),)}, "1 rates for 2 nodes"),
         *(({"mtu": mtu}, "mtu") for mtu in (0, MTU_MIN - 1, MTU_MAX + 1)),
     ],
 )
