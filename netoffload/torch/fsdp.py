@@ -38,7 +38,8 @@ from netoffload.collectives import ring_allgather
 from netoffload.compressors import Layout
 from netoffload.config import Offload
 from netoffload.errors import UsageError
-from netoffload.methods import Bucket, Member, Memory, method_for, parse
+from netoffload.methods import Bucket, Member, Memory, parse
+from netoffload.methods.scattered import RingScatter
 from netoffload.torch.backend_words import Words
 from netoffload.torch.backend_work import CallWork
 from netoffload.torch.layers import Layers
@@ -218,8 +219,11 @@ class ShardedState(CompressionState):
         def scatter(plane: DataPlane) -> None:
             layout = Layout((values.size // len(ranks),) * len(ranks))
             member = Member(plane.exchange, layout=layout, owners=tuple(ranks))
-            method_for(parse("inc", batch=1), member).reduce(values, tuple(ranks))  # type: ignore[attr-defined]
-            np.divide(values, values.dtype.type(divisor), out=values)
+            ring = RingScatter(parse("inc", batch=1), member)
+            if staged.half is not None:
+                ring.average_halves(values, tuple(ranks), staged.half, divisor)
+            else:
+                np.divide(ring.reduce(values, tuple(ranks)), values.dtype.type(divisor), out=values)
 
         CallWork(self.connected().start(scatter, LANES), [], self.ranks).wait()
 

@@ -126,16 +126,19 @@ class CompressionState:
                 staged.average(allgather_payloads(plane.exchange, staged.payload()))
                 return
             values, size = staged.values(), self._divisor or plane.exchange.size
-            if reducer is None or values.dtype != np.float32:
-                RingReducer(parse("inc", batch=1), Member(plane.exchange)).reduce(values)
-                np.divide(values, np.float32(size), out=values)
+            if reducer is not None and values.dtype == np.float32:
+                reducer.reduce(values, layers, exact=is_exact, pieces=pieces, divisor=size, half=staged.half)
+                return
+            ring = RingReducer(parse("inc", batch=1), Member(plane.exchange))
+            if staged.half is not None:
+                ring.average_halves(values, layers, staged.half, size)
             else:
-                reducer.reduce(values, layers, exact=is_exact, pieces=pieces, divisor=size)
+                np.divide(ring.reduce(values), np.float32(size), out=values)
 
         return calls.start(average, LANES)
 
     def count(self, octets: int, *, is_last: bool) -> None:
-        """Count a bucket of gradients of ``octets`` as float32; the last one of a step counts the step."""
+        """Count a bucket of gradients of ``octets``; the last one of a step counts the step."""
         self._octets += octets
         self._step += is_last
         if self.first is not None:
@@ -171,7 +174,7 @@ class CompressionState:
                 )
             self.layers.close()
             self._exact = self.layers.exact(options) if restored is None else frozenset(restored["exact"])
-            selection = Selection(self._exact, options.scale, auto_rms(spec, codec))
+            selection = Selection(self._exact, options.scale, auto_rms(spec, codec), plane.keeps_bits)
             self._reducer = SelectiveReducer(spec, member, selection)
             if restored is not None:
                 self._reducer.remember(restored["memory"])

@@ -25,10 +25,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from netoffload import log
-from netoffload.collectives import CHUNK_FLOATS, Operation, Quantise, ShortAllreduce, barrier
+from netoffload.collectives import (
+    CHUNK_FLOATS,
+    Half,
+    Operation,
+    Quantise,
+    ShortAllreduce,
+    allreduce_halves,
+    barrier,
+    is_short,
+)
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
 from netoffload.collectives.ring import chunk_for
-from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.arrays import Float32Array, Uint16Array
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, Offload, chosen_offload, parse_size_octets
 from netoffload.errors import MalformedError, NetOffloadError, UsageError
 from netoffload.transport.info import NicAccount
@@ -151,6 +160,27 @@ class DataPlane:
                 rounded_hops=self.rounded_hops if tagged else (),
             )
         return found
+
+    @property
+    def keeps_bits(self) -> bool:
+        """Whether tagged data arrives bit for bit, so that 16-bit floats may travel as they are."""
+        return self.precision is None or self.precision.keeps_bits
+
+    def allreduce_halves(
+        self, halves: Uint16Array, half: Half, operation: Operation = Operation.SUM, *, tagged: bool, divisor: int = 1
+    ) -> None:
+        """Do :func:`~netoffload.collectives.halves.allreduce_halves`; short vectors travel as float32.
+
+        They are tagged only if a codec is known: who does not know it may sit before a NIC that rounds.
+        """
+        tagged = tagged and self.precision is not None
+        if not is_short(halves.size, self.exchange.size):
+            allreduce_halves(self.exchange, halves, half, tagged=tagged, operation=operation, divisor=divisor)
+            return
+        wide = half.widened(halves)
+        self.short_allreduce(wide.size, operation, tagged=tagged)(wide, wide)
+        with np.errstate(invalid="ignore"):
+            halves[:] = half.narrowed(wide / np.float32(divisor))
 
     def groups(self) -> Groups:
         """Return the ranks grouped by network (/24), or, on one network, in groups of about sqrt(p) ranks."""
