@@ -204,7 +204,7 @@ def _vector(parts: _Parts, writable: bool, half: Half | None = None) -> Float32A
 def _memory(data: Any, *, writable: bool, raw_allowed: bool, half: Half | None) -> memoryview:
     """Return the octets of ``data`` in the order of memory, without a copy."""
     try:
-        view = memoryview(data.view(np.uint16) if half and isinstance(data, np.ndarray) else data)
+        view = memoryview(data.view(np.uint16).data if half and isinstance(data, np.ndarray) else data)
     except TypeError:
         view = _dlpack_memory(data, writable, half)
     except (BufferError, ValueError) as error:
@@ -243,7 +243,7 @@ def _dlpack_memory(data: Any, writable: bool, half: Half | None) -> memoryview[A
 
 
 _FLOAT32 = (2, 32, 1)  # DLPack's DLDataType of float32: code, bits, lanes
-_HALVES = {(2, 16, 1): Half.FLOAT16, (4, 16, 1): Half.BFLOAT16}
+_HALVES: dict[tuple[int, ...], Half] = {(2, 16, 1): Half.FLOAT16, (4, 16, 1): Half.BFLOAT16}
 
 _DLTENSOR_TYPE = struct.Struct("=16x4xBBH")
 """Beginning of a DLTensor: a pointer and a device of 8 octets each, the number of dimensions, the type."""

@@ -50,8 +50,8 @@ class Staged:
 
     @property
     def octets(self) -> int:
-        """Octets of the tensor."""
-        return self.tensor.nbytes
+        """Octets of the vector."""
+        return self._host.nbytes
 
     def values(self) -> Float32Array:
         """Return the vector, float32[n] (or float64[n], if the tensor is); wait until it is copied."""

@@ -38,7 +38,7 @@ class Report:
     """What a state did so far, seen from this rank."""
 
     steps: int  # number of training steps
-    ring_octets: int  # that a rank of an uncompressed ring sends for the gradients of these steps
+    ring_octets: int  # that a rank of an uncompressed ring sends for the gradients of these steps, as float32
     sent_octets: int  # that this rank or its NIC sent, without headers
     scales: dict[str, float]  # by parameter, the factor of its values in the latest step that compressed them
     vanished: int  # number of buckets whose sum was rounded to nothing although a gradient was not 0
@@ -138,7 +138,7 @@ class CompressionState:
         return calls.start(average, LANES)
 
     def count(self, octets: int, *, is_last: bool) -> None:
-        """Count a bucket of gradients of ``octets``; the last one of a step counts the step."""
+        """Count a bucket of gradients of ``octets`` as float32; the last one of a step counts the step."""
         self._octets += octets
         self._step += is_last
         if self.first is not None:

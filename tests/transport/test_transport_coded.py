@@ -14,20 +14,24 @@ from netoffload import codec
 from netoffload.codec import CodecId
 from netoffload.collectives import (
     Exchange,
+    Half,
     Operation,
     aggregator_allreduce,
+    allreduce_halves,
     alltoall,
     barrier,
     broadcast,
     gather,
     hierarchical_allreduce,
     reduce,
+    reduce_scatter_halves,
     ring_allgather,
     ring_allreduce,
     ring_reduce_scatter,
     scatter,
 )
 from netoffload.collectives.inprocess import run_ranks
+from netoffload.collectives.reference import reduce_scatter, ring_sum
 from netoffload.collectives.schedule import consecutive, partition
 from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
@@ -316,3 +320,29 @@ def test_what_stays_raw_is_said(
     warning = what_stays_raw(Agreement(precision, UNTAGGED, offload), [Offer(marking=one) for one in markings])
     assert warning.startswith(said)
     assert bool(warning) is bool(said)
+
+
+@pytest.mark.parametrize("name", ["off", "exact"])
+@pytest.mark.parametrize("half", Half)
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_halves_have_the_bits_of_a_rounded_ring_and_half_the_octets(size: int, half: Half, name: str) -> None:
+    count, tagged = 100_001, name == "exact"
+    vectors = [half.narrowed(vector(rank, count)) for rank in range(size)]
+    expected = half.narrowed(ring_sum([half.widened(one) for one in vectors]))
+
+    def body(exchange: TcpExchange) -> tuple[int, int]:
+        watched = Watched(exchange)
+        for one in (watched, Watched(exchange, by_hand=True)):
+            halves = vectors[exchange.rank].copy()
+            allreduce_halves(one, halves, half, tagged=tagged)
+            assert halves.tobytes() == expected.tobytes()
+        assert watched.driven == [not JIT_DISABLED] * (size + 1)  # the meeting, the steps, and the way back
+        spans = partition(count, size)
+        own = reduce_scatter_halves(exchange, vectors[exchange.rank], spans, half, tagged=tagged)
+        ring = reduce_scatter([half.widened(one) for one in vectors], spans)[exchange.rank]
+        assert own.tobytes() == ring.tobytes()
+        return exchange.sent_octets([Lane.TAGGED if tagged else Lane.UNTAGGED]), exchange.coding()[0]
+
+    for sent, saved in run_tcp(size, body, coding=Quantiser(CodecId.EXACT, 10) if tagged else None):
+        assert sent <= 0.51 * 5 * 4 * (size - 1) / size * count  # two allreduces and a reduce-scatter, as float32
+        assert not tagged or half is Half.FLOAT16 or saved > 0.2 * sent
