@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, Store  # type: ignore[attr-defined]  # Store is not public
 
 from netoffload import collectives
-from netoffload.collectives import Operation, barrier, ring_allgather
+from netoffload.collectives import Operation, barrier
 from netoffload.collectives.schedule import Span
 from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
@@ -35,6 +35,8 @@ from netoffload.torch.backend_reductions import (
     all_reduce,
     bitwise_all_reduce,
     bitwise_reduce_scatter,
+    move_from,
+    move_to_all,
     reduce_scatter,
     sparse_sum,
 )
@@ -272,7 +274,7 @@ class NetOffloadGroup(NamedGroup):
 
         def call(plane: DataPlane) -> None:
             values = words.load() if is_root else words.values
-            collectives.broadcast(plane.exchange, values, root=root, tagged=False)
+            move_from(plane, values, root)
             if not is_root:
                 words.store()
 
@@ -305,7 +307,7 @@ class NetOffloadGroup(NamedGroup):
             spans = words.rows(count) or [Span(0, 0)] * self.size()
             span = spans[plane.exchange.rank]
             np.copyto(words.values[span.start : span.stop], own.load())
-            ring_allgather(plane.exchange, words.values, spans, tagged=False)
+            move_to_all(plane, words.values, spans)
             words.store()
 
         return self._carry_out(call, flat, opts, f"all_gather of {lengths_of(flat)}")
@@ -459,7 +461,7 @@ class NetOffloadGroup(NamedGroup):
 
         ``tensors`` are its result. ``calling`` is the call in words; ranks whose words differ get an error.
         """
-        lanes = (Lane.UNTAGGED,)
+        lanes = tuple(Lane)
         if opts is None or getattr(opts, "asyncOp", True):
             return CallWork(self._exact.start(call, lanes, calling), tensors, self._ranks)
         with explained(self._ranks):

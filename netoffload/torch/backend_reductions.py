@@ -22,6 +22,7 @@ from netoffload.collectives import (
     Operation,
     alltoall,
     barrier,
+    broadcast,
     is_short,
     reduce_scatter_halves,
     ring_allgather,
@@ -142,6 +143,16 @@ def compressed_all_reduce(plane: DataPlane, values: Float32Array, reduction: Red
             have_met=True,
         )
     reduction.finish(values, exchange.size)
+
+
+def move_from(plane: DataPlane, words: Float32Array, root: int) -> None:
+    """Replace words of any types on all ranks by the root's; collective."""
+    plane.move(words.nbytes, lambda tagged: broadcast(plane.exchange, words, root=root, tagged=tagged))
+
+
+def move_to_all(plane: DataPlane, words: Float32Array, spans: Sequence[Span]) -> None:
+    """Fill ``words[spans[r]]`` with that of rank r; collective."""
+    plane.move(words.nbytes, lambda tagged: ring_allgather(plane.exchange, words, spans, tagged=tagged))
 
 
 def reduce_scatter(

@@ -63,6 +63,7 @@ class CompressionState:
     """
 
     _calls: Calls[DataPlane] | None = None
+    _weights: Calls[DataPlane] | None = None
     _reducer: SelectiveReducer | None = None
     _cut: list[Bucket]
     _step: int = 0
@@ -152,6 +153,12 @@ class CompressionState:
             self._calls = connect(self.group, self.options.settings(), options)
         return self._calls
 
+    def weights(self) -> Calls[DataPlane]:
+        """Return the connections of what must keep every bit; the first call makes them, and is collective."""
+        if self._weights is None:
+            self._weights = connect(self.group, self.options.for_weights(), {"offload": str(self.options.offload)})
+        return self._weights
+
     def run(self, call: Callable[[DataPlane], T]) -> T:
         """Carry out a caller's function after the calls under way, and return what it returns."""
         results: list[T] = []
@@ -227,6 +234,9 @@ class CompressionState:
 
     def close(self) -> None:
         """Close the connections; the next gradient connects again."""
+        if self._weights is not None:
+            self._weights.close()
+            self._weights = None
         if (calls := self._calls) is not None:
             self.load_state_dict(self.state_dict())
             self._calls = None

@@ -38,7 +38,7 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.config import ENV_CONTROL, ENV_OFFLOAD, INLINE_BOUND_K, INLINE_CODEC, Offload
 from netoffload.errors import CollectiveError, UsageError
-from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Settings, TcpExchange, wait_all
+from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Settings, TcpExchange, plane, wait_all
 from netoffload.transport.info import NicAccount
 from netoffload.transport.plane import what_stays_raw, wire_up
 from netoffload.transport.rendezvous.agreement import (
@@ -346,3 +346,53 @@ def test_halves_have_the_bits_of_a_rounded_ring_and_half_the_octets(size: int, h
     for sent, saved in run_tcp(size, body, coding=Quantiser(CodecId.EXACT, 10) if tagged else None):
         assert sent <= 0.51 * 5 * 4 * (size - 1) / size * count  # two allreduces and a reduce-scatter, as float32
         assert not tagged or half is Half.FLOAT16 or saved > 0.2 * sent
+
+
+WEIGHTS = np.random.default_rng(3).normal(0, 0.02, 100_000).astype(np.float32)
+NOISE = np.random.default_rng(4).integers(0, 2**32, 100_000, np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("values", "limit_bps", "coded"), [(WEIGHTS, np.inf, True), (NOISE, np.inf, False), (WEIGHTS, 0.0, False)]
+)
+def test_what_moves_is_coded_if_the_path_is_slow_and_the_data_shrinks_as_all_ranks_agree(
+    values: Float32Array, limit_bps: float, coded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plane, "RATE_MAX_BPS", limit_bps)
+    monkeypatch.setattr(plane, "MOVES_KEPT", 4)
+    exact = Precision("exact", 10)
+
+    def body(exchange: TcpExchange) -> list[bool]:
+        own = DataPlane(
+            exchange, exact, exact.quantiser(), [], NicAccount(None, list), Settings(), offload=Offload.INLINE
+        )
+        ways: list[bool] = []
+        for count in (values.size, *[values.size] * 6, 1000):
+            moved = values[:count].copy() if exchange.rank == 1 else np.zeros(count, np.float32)
+
+            def move(tagged: bool, moved: Float32Array = moved) -> None:
+                ways.append(tagged)
+                broadcast(exchange, moved, root=1, tagged=tagged)
+
+            own.move(moved.nbytes, move)
+            assert moved.tobytes() == values[:count].tobytes()
+        return ways
+
+    once_in_four = [True, *[coded] * 3, True, *[coded] * 2]
+    assert run_tcp(3, body, coding=exact.quantiser()) == [[*once_in_four, False]] * 3  # a short one stays as it is
+
+
+def test_data_moves_as_it_is_without_a_codec_that_keeps_its_bits() -> None:
+    def body(exchange: TcpExchange) -> list[bool]:
+        ways: list[bool] = []
+        for precision, offload in (
+            (BOUNDED, Offload.INLINE),
+            (Precision("exact", 10), Offload.NIC),
+            (None, Offload.OFF),
+        ):
+            account, quantise = NicAccount(None, list), precision and precision.quantiser()
+            one = DataPlane(exchange, precision, quantise, [], account, Settings(), offload=offload)
+            one.move(1 << 30, ways.append)
+        return ways
+
+    assert run_tcp(2, body) == [[False] * 3] * 2

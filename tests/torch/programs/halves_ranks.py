@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,9 +15,16 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from netoffload.collectives.reference import reduce_scatter, ring_sum
-from netoffload.collectives.schedule import partition
+from netoffload.collectives.schedule import Span, partition
 from netoffload.compiled.arrays import Float32Array
-from netoffload.torch import BackendOptions, CompressionState, DistributedOptimizer, compress_hook
+from netoffload.torch import (
+    BackendOptions,
+    CompressionState,
+    DistributedOptimizer,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+    compress_hook,
+)
 from netoffload.torch.fsdp import compress
 from tests.torch.programs.forked_group import join, print_ranks
 
@@ -56,6 +64,10 @@ class Layer(nn.Module):
         return (self.weight * values).sum()
 
 
+def _part_of(some: list[Float32Array], spans: Sequence[Span], rank: int) -> Float32Array:
+    return reduce_scatter(some, spans)[rank]
+
+
 def backend(dtype: torch.dtype, rank: int, size: int, exact: Any) -> list[Any]:
     """Sums and averages of long and of short tensors, of several, and of parts, over both kinds of groups."""
     found = []
@@ -93,7 +105,8 @@ def doors(dtype: torch.dtype, rank: int, size: int) -> list[Any]:
             if door == "fsdp" and dtype is torch.float16:
                 continue  # FSDP2 divides float16 by itself, before and after the sum
             layer = Layer(dtype)
-            named, add = layer.named_parameters(), ring_sum
+            named = layer.named_parameters()
+            add: Sum = ring_sum
             if door == "hook":
                 state = CompressionState(named_parameters=named, **options)
                 wrapped: nn.Module = DistributedDataParallel(layer)
@@ -102,27 +115,60 @@ def doors(dtype: torch.dtype, rank: int, size: int) -> list[Any]:
                 wrapped, state = layer, CompressionState(named_parameters=named, **options)
                 DistributedOptimizer(torch.optim.SGD(layer.parameters(), 0.1), state)
             else:
-                wrapped = fully_shard(layer)
+                wrapped = cast("nn.Module", fully_shard(layer))
                 state = compress(layer, **options)
             wrapped(every[rank].view(WIDTH, WIDTH)).backward()
             (parameter,) = layer.parameters()
             ours: Any = parameter.grad
             if door == "fsdp":
                 ours, spans = ours.to_local(), partition(WIDTH * WIDTH, size)
-                add = lambda some, spans=spans: reduce_scatter(some, spans)[rank]  # noqa: E731
+                add = partial(_part_of, spans=spans, rank=rank)
             report = state.report()
             found.append([is_sum(ours.flatten(), every, add, size), report.sent_octets / max(report.ring_octets, 1)])
             state.close()
     return found
 
 
+def weights(dtype: torch.dtype, rank: int, size: int) -> list[Any]:
+    """What moves keeps its bits, and is coded: ranks with different addresses take themselves for different hosts."""
+    model = Layer(dtype)
+    with torch.no_grad():
+        model.weight.copy_(gradient(dtype, WIDTH * WIDTH, rank).view(WIDTH, WIDTH))
+    state = CompressionState(**PACKED)
+    root = size - 1
+    for _ in range(3):
+        broadcast_parameters(
+            [("twice", model.weight), ("ranks", torch.full((WIDTH * WIDTH,), rank))], root, state=state
+        )
+    expected = gradient(dtype, WIDTH * WIDTH, root)
+    found = [torch.equal(model.weight.flatten().view(torch.int16), expected.view(torch.int16))]
+    optimizer = torch.optim.SGD(model.parameters(), 0.1 if rank == root else 0.2)
+    broadcast_optimizer_state(optimizer, root, state=state)
+    found.append(optimizer.param_groups[0]["lr"] == 0.1)
+    moved = state.weights().totals
+    every = [gradient(dtype, 200_000, one) for one in range(size)]
+    gathered = torch.empty(200_000 * size, dtype=dtype)
+    dist.all_gather_into_tensor(gathered, every[rank])
+    found.append(torch.equal(gathered.view(torch.int16), torch.cat(every).view(torch.int16)))
+    one = every[0].clone() if rank == 0 else torch.empty_like(every[0])
+    if rank == 0:
+        dist.send(one, 1)
+    elif rank == 1:
+        dist.recv(one, 0)
+        found.append(torch.equal(one.view(torch.int16), every[0].view(torch.int16)))
+    state.close()
+    return [all(found) and state.options.for_weights().only_moves, moved.payload_octets / max(moved.raw_octets, 1)]
+
+
 def take_part(rank: int, size: int, port: int) -> Any:
     os.environ.update(
         {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(size)}
     )
+    os.environ["NETOFFLOAD_ADDRESS"] = f"127.0.0.{rank + 1}"
     join(rank, size, port)
     exact = dist.new_group(pg_options=BackendOptions("exact", 10, offload="inline", min_octets=0))
     found = {str(dtype): [backend(dtype, rank, size, exact), *doors(dtype, rank, size)] for dtype in TYPES}
+    found["weights"] = [weights(dtype, rank, size) for dtype in TYPES]
     dist.barrier()
     return found
 
