@@ -390,8 +390,7 @@ def test_data_moves_as_it_is_without_a_codec_that_keeps_its_bits() -> None:
             (Precision("exact", 10), Offload.NIC),
             (None, Offload.OFF),
         ):
-            account, quantise = NicAccount(None, list), precision and precision.quantiser()
-            one = DataPlane(exchange, precision, quantise, [], account, Settings(), offload=offload)
+            one = DataPlane(exchange, precision, None, [], NicAccount(None, list), Settings(), offload=offload)
             one.move(1 << 30, ways.append)
         return ways
 

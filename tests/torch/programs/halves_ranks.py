@@ -29,8 +29,8 @@ from netoffload.torch.fsdp import compress
 from tests.torch.programs.forked_group import join, print_ranks
 
 WIDTH = 240  # a multiple of every number of ranks here: FSDP2 fills up no part
-EXACT = {"codec": "exact", "bound": 10, "offload": "inline"}
-PACKED = {"codec": "packed", "bound": 10, "offload": "inline"}
+EXACT: dict[str, Any] = {"codec": "exact", "bound": 10, "offload": "inline"}
+PACKED: dict[str, Any] = {"codec": "packed", "bound": 10, "offload": "inline"}
 HARD = (float("nan"), float("inf"), -0.0, 1e-40, 6e-8, 3e38, 60_000.0, -float("inf"))
 TYPES = (torch.bfloat16, torch.float16)
 Sum = Callable[[list[Float32Array]], Float32Array]
