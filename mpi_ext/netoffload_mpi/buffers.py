@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from netoffload.collectives import Half
 from netoffload.collectives.schedule import Span, consecutive, partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
@@ -55,6 +56,15 @@ def float_vector(spec: Any, *, writable: bool) -> Float32Array:
         if flags.c_contiguous and (flags.writeable or not writable):
             return spec
     return _block(spec, 1, writable)
+
+
+def numbers(spec: Any, *, writable: bool) -> tuple[Float32Array, Half | None]:
+    """Do :func:`float_vector`, also for 16-bit floats, whose vector is uint16; return it and their type."""
+    data = spec[0] if isinstance(spec, list | tuple) and spec else spec
+    half = None if getattr(data, "dtype", None) is _FLOAT32_DTYPE else _half_of(data)
+    if half is None:
+        return float_vector(spec, writable=writable), None
+    return _block(spec, 1, writable, half), half
 
 
 def equal_blocks(spec: Any, size: int, *, writable: bool) -> tuple[Float32Array, tuple[Span, ...]]:
@@ -161,10 +171,10 @@ def _check_type(given: Any) -> None:
         raise BufferTypeError(f"type {name} cannot be sent, only float32: {_FORMS}")
 
 
-def _block(spec: Any, times: int, writable: bool) -> Float32Array:
+def _block(spec: Any, times: int, writable: bool, half: Half | None = None) -> Float32Array:
     """Return the vector of a specification of one block; its length is ``times`` the count."""
     parts = _split(spec, (list, tuple))
-    vector = _vector(parts, writable)
+    vector = _vector(parts, writable, half)
     displ = 0 if parts.displ is None else _integer(parts.displ)
     if not 0 <= displ <= vector.size:
         raise UsageError(f"displacement {displ} is outside 0..{vector.size}, the length of the buffer")
@@ -177,29 +187,31 @@ def _block(spec: Any, times: int, writable: bool) -> Float32Array:
     return vector[:count]
 
 
-def _vector(parts: _Parts, writable: bool) -> Float32Array:
+def _vector(parts: _Parts, writable: bool, half: Half | None = None) -> Float32Array:
+    if half is not None and parts.says_float:
+        raise BufferTypeError(f"the buffer holds {half.value}, not MPI.FLOAT: leave the type out")
     if parts.says_float and (parts.data is None or isinstance(parts.data, type(MPI.BOTTOM))):
         return np.empty(0, np.float32)
-    octets = _memory(parts.data, writable=writable, raw_allowed=parts.says_float)
+    octets = _memory(parts.data, writable=writable, raw_allowed=parts.says_float, half=half)
     if writable and octets.readonly:
         raise BufferTypeError("receive buffer is read-only: give a writable one")
-    if len(octets) % 4:
+    if half is None and len(octets) % 4:
         raise BufferTypeError(f"buffer of {len(octets)} octets is not a whole number of float32")
-    vector: Float32Array = np.frombuffer(octets, dtype=np.float32)
+    vector: Float32Array = np.frombuffer(octets, dtype=np.uint16 if half else np.float32)
     return vector
 
 
-def _memory(data: Any, *, writable: bool, raw_allowed: bool) -> memoryview:
+def _memory(data: Any, *, writable: bool, raw_allowed: bool, half: Half | None) -> memoryview:
     """Return the octets of ``data`` in the order of memory, without a copy."""
     try:
-        view = memoryview(data)
+        view = memoryview(data.view(np.uint16).data if half and isinstance(data, np.ndarray) else data)
     except TypeError:
-        view = _dlpack_memory(data, writable)
+        view = _dlpack_memory(data, writable, half)
     except (BufferError, ValueError) as error:
         raise BufferTypeError(f"buffer cannot be used: {error}") from error
     if not view.contiguous:
         raise BufferTypeError("buffer is not contiguous: make a contiguous copy first")
-    kinds = ("f", "<f", "=f", "@f", *(("B", "b", "c") if raw_allowed else ()))
+    kinds = ("H",) if half else ("f", "<f", "=f", "@f", *(("B", "b", "c") if raw_allowed else ()))
     if view.format not in kinds:
         raise BufferTypeError(f"buffer holds {view.format!r} (struct notation), but only float32 can be sent")
     if not view.nbytes:
@@ -207,20 +219,31 @@ def _memory(data: Any, *, writable: bool, raw_allowed: bool) -> memoryview:
     return (view if view.c_contiguous else np.asarray(view).T.data).cast("B")
 
 
-def _dlpack_memory(data: Any, writable: bool) -> memoryview[Any]:
+def _half_of(data: Any) -> Half | None:
+    """Return the 16-bit type of NumPy's or DLPack's values; None: they are none."""
+    if isinstance(data, np.ndarray):
+        return next((half for half in Half if half.value == data.dtype.name), None)
+    try:
+        return _HALVES.get(_dlpack_type(data)) if hasattr(data, "__dlpack__") else None
+    except (BufferError, RuntimeError, ValueError, TypeError):
+        return None  # whoever takes its memory says what is wrong with it
+
+
+def _dlpack_memory(data: Any, writable: bool, half: Half | None) -> memoryview[Any]:
     """Return a DLPack tensor's values, flat, through mpi4py."""
     if not hasattr(data, "__dlpack__"):
         raise BufferTypeError(f"{type(data).__name__} is not a buffer: {_FORMS}")
     try:
-        if _dlpack_type(data) != _FLOAT32:
+        if half is None and _dlpack_type(data) != _FLOAT32:
             raise TypeError("it does not hold float32")
         # Not through NumPy, which treats all tensors of producers older than DLPack 1.0 as read-only.
-        return MPI.buffer.frombuffer(data, readonly=not writable).cast("f")
+        return MPI.buffer.frombuffer(data, readonly=not writable).cast("H" if half else "f")
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
         raise BufferTypeError(f"{type(data).__name__} cannot be used as a buffer: {error}") from error
 
 
 _FLOAT32 = (2, 32, 1)  # DLPack's DLDataType of float32: code, bits, lanes
+_HALVES: dict[tuple[int, ...], Half] = {(2, 16, 1): Half.FLOAT16, (4, 16, 1): Half.BFLOAT16}
 
 _DLTENSOR_TYPE = struct.Struct("=16x4xBBH")
 """Beginning of a DLTensor: a pointer and a device of 8 octets each, the number of dimensions, the type."""

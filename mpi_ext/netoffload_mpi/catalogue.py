@@ -13,13 +13,14 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, NamedTuple, ParamSpec
+from typing import Any, Concatenate, NamedTuple, ParamSpec, cast
 
 import numpy as np
 from mpi4py import MPI
 
 from netoffload.collectives import (
     Groups,
+    Half,
     Operation,
     aggregator_allreduce,
     alltoall,
@@ -38,11 +39,11 @@ from netoffload.collectives.announcement import Announcement, Call, check_root, 
 from netoffload.collectives.exchange import Exchange
 from netoffload.collectives.schedule import Span, consecutive, partition
 from netoffload.collectives.transfer import aborting_on_error
-from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.arrays import Float32Array, Uint16Array
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.transport.wiring.lanes import Lane
-from netoffload_mpi.buffers import float_vector, is_in_place, uneven_blocks
+from netoffload_mpi.buffers import BufferTypeError, float_vector, is_in_place, numbers, uneven_blocks
 from netoffload_mpi.lifecycle import Place, Plan, PlaneComm
 from netoffload_mpi.plane import MpiPlane
 from netoffload_mpi.requests import CompRequest
@@ -117,10 +118,10 @@ def _plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, option
     check_choice("algorithm", options.algorithm, ALGORITHMS)
     if options.average and operation is not Operation.SUM:
         raise UsageError("average=True goes with MPI.SUM only")
-    values = float_vector(recvbuf, writable=True)
-    source = source_of(sendbuf, values)
+    values, half = numbers(recvbuf, writable=True)
+    source = source_of(sendbuf, values, half)
 
-    def run(plane: MpiPlane) -> None:
+    def reduce_floats(plane: MpiPlane, source: Float32Array | None, values: Float32Array) -> None:
         if options.algorithm == "ring" and is_short(values.size, place.size):
             call = plane.short_allreduce(values.size, operation, tagged=options.tagged)
             call(values if source is None else source, values)
@@ -130,8 +131,22 @@ def _plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, option
         if options.average:
             np.divide(values, np.float32(place.size), out=values)
 
-    calling = f"Allreduce_comp of {values.size} floats with average=True" if options.average else ""
-    return Plan(run, options.lanes, calling)
+    def reduce_halves(plane: MpiPlane, half: Half, halves: Uint16Array) -> None:
+        copy(values, source)
+        if options.algorithm == "ring" and (plane.keeps_bits or not options.tagged):
+            divisor = place.size if options.average else 1
+            plane.allreduce_halves(halves, half, operation, tagged=options.tagged, divisor=divisor)
+            return
+        wide = half.widened(halves)  # a codec that rounds takes fewer octets for a float than 16 bits
+        reduce_floats(plane, None, wide)
+        halves[:] = half.narrowed(wide)
+
+    if half is None:
+        calling = f"Allreduce_comp of {values.size} floats with average=True" if options.average else ""
+        return Plan(lambda plane: reduce_floats(plane, source, values), options.lanes, calling)
+    calling = f"Allreduce_comp of {values.size} {half.value}{' with average=True' * options.average}"
+    halves = cast("Uint16Array", values)
+    return Plan(lambda plane: reduce_halves(plane, half, halves), (Lane.TAGGED, Lane.UNTAGGED), calling)
 
 
 def _allreduce(plane: MpiPlane, values: Float32Array, op: MPI.Op, options: AllreduceOptions) -> None:
@@ -334,11 +349,13 @@ def operation_of(op: MPI.Op) -> Operation:
     raise UsageError("only MPI.SUM, MAX, MIN and PROD can be reduced here: use mpi4py's own calls for other operations")
 
 
-def source_of(sendbuf: Any, target: Float32Array) -> Float32Array | None:
-    """Return the send buffer, of the target's length; None if it is the target."""
+def source_of(sendbuf: Any, target: Float32Array, half: Half | None = None) -> Float32Array | None:
+    """Return the send buffer, of the target's length and 16-bit type; None if it is the target."""
     if is_in_place(sendbuf):
         return None
-    source = float_vector(sendbuf, writable=False)
+    source, own = numbers(sendbuf, writable=False) if half else (float_vector(sendbuf, writable=False), None)
+    if own is not half:
+        raise BufferTypeError("send buffer and receive buffer differ in their types: make them equal")
     if source.size != target.size:
         raise UsageError(f"send buffer of {source.size} floats, receive buffer of {target.size}: make them equal")
     return source

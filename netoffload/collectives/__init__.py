@@ -45,6 +45,7 @@ call              algorithm                                                   oc
 allreduce         ring; rings of rings; aggregator                            2(p-1)/p n; see ``hierarchy``; (p-1) n
 short allreduce   all vectors to all ranks (``gathering``)                    (p-1) n
 reduce-scatter    ring, phase 1                                               (p-1)/p n
+of 16-bit floats  all-to-all, then for an allreduce a ring                    the same: (p-1)/p n, 2(p-1)/p n
 allgather(v)      ring, phase 2                                               (p-1)/p n
 broadcast         chain, or binomial tree up to 32 KiB                        n
 reduce            chain or binomial tree, towards the root                    n
@@ -54,14 +55,16 @@ all-to-all        p-1 pairwise steps                                          (p
 
 Files, in the order in which data meets them: ``schedule`` (who sends what to whom, pure), ``exchange`` (what a
 transport must offer), ``operations`` (arithmetic), ``transfer`` (whole messages), ``announcement`` (the meeting, the
-barrier), ``gathering`` (short vectors), ``ring``, ``tree``, ``direct``, ``worker_aggregator``, ``hierarchy``;
-``inprocess`` (a transport); ``payloads`` (payloads of host-side compressors); ``reference`` (the oracle), ``samples``.
+barrier), ``gathering`` (short vectors), ``ring``, ``halves`` (16-bit floats), ``tree``, ``direct``,
+``worker_aggregator``, ``hierarchy``; ``inprocess`` (a transport); ``payloads`` (payloads of host-side compressors);
+``reference`` (the oracle), ``samples``.
 """
 
 from netoffload.collectives.announcement import barrier
 from netoffload.collectives.direct import alltoall, gather, scatter
 from netoffload.collectives.exchange import Channel, Exchange, Quantise, Stopwatch
 from netoffload.collectives.gathering import ShortAllreduce, is_short
+from netoffload.collectives.halves import Half, allreduce_halves, reduce_scatter_halves
 from netoffload.collectives.hierarchy import Groups, hierarchical_allreduce
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.payloads import (
@@ -81,6 +84,7 @@ __all__ = [
     "Channel",
     "Exchange",
     "Groups",
+    "Half",
     "Operation",
     "Payload",
     "Quantise",
@@ -89,6 +93,7 @@ __all__ = [
     "aggregate",
     "aggregator_allreduce",
     "allgather_payloads",
+    "allreduce_halves",
     "alltoall",
     "alltoall_payloads",
     "barrier",
@@ -98,6 +103,7 @@ __all__ = [
     "is_short",
     "push_pull",
     "reduce",
+    "reduce_scatter_halves",
     "ring_allgather",
     "ring_allreduce",
     "ring_payloads",

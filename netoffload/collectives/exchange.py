@@ -73,6 +73,7 @@ class RingRound:
     outward: Channel  # channel to the right neighbour
     inward: Channel  # channel from the left neighbour; with two ranks the same channel
     staged: Vector  # scratch memory of the type of `values`; its length is what is combined and forwarded at a time
+    is_crossing: bool = False  # a peer may be busy with other ranks for longer than a call may stand still
 
 
 @dataclass(eq=False)

@@ -98,7 +98,7 @@ def ring_reduce_scatter(
     """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks; the rest is overwritten."""
     # Nothing is quantised, because a rank keeps its result.
     rank, size = exchange.rank, exchange.size
-    details = f"{_type_in_words(values, tagged=tagged)} parts {_in_words(spans)}".lstrip()
+    details = f"{_type_in_words(values, tagged=tagged)} parts {spans_in_words(spans)}".lstrip()
     announced = Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, details=details)
     with met(exchange, announced, already=have_met):
         walk = [spans[block] for block in reduce_scatter_walk(rank, size)]
@@ -135,7 +135,6 @@ def _run(
     quantise: Quantise | None,
     chunk_floats: int,
 ) -> None:
-    """Carry the ring out, by the transport's own means if it has some."""
     rank, size = exchange.rank, exchange.size
     if size == 1:
         return
@@ -144,7 +143,11 @@ def _run(
     staged: Vector = exchange.scratch(chunk_floats)
     if values.dtype.char != "f":
         staged = exchange.scratch(2 * chunk_floats).view(values.dtype)
-    ring = RingRound(values, walk, reducing, operation, quantise, outward, inward, staged)
+    go_round(exchange, RingRound(values, walk, reducing, operation, quantise, outward, inward, staged))
+
+
+def go_round(exchange: Exchange, ring: RingRound) -> None:
+    """Carry a round out, by the transport's own means if it has some."""
     if not exchange.drive(ring):
         _go_round(exchange, ring)
 
@@ -163,7 +166,7 @@ def _go_round(exchange: Exchange, ring: RingRound) -> None:
             own = _floats(ring.values[receiving.start + at : min(receiving.start + at + chunk, receiving.stop)])
             coming = _floats(ring.staged[: own.size]) if is_reducing else own
             sends, receives = [(ring.outward, _octets_of(going))], [(ring.inward, _octets_of(coming))]
-            move_all(exchange, sends, receives)
+            move_all(exchange, sends, receives, may_be_late=ring.is_crossing)
             if is_reducing:
                 combine(exchange, ring.operation, own, coming)
                 if step == ring.reducing - 1:  # this rank owns the block
@@ -185,7 +188,7 @@ def _floats(values: Vector) -> Float32Array:
     return cast("Float32Array", values)
 
 
-def _in_words(spans: Sequence[Span]) -> str:
+def spans_in_words(spans: Sequence[Span]) -> str:
     """Return the lengths of spans, or their limits if they do not follow one another from 0."""
     lengths = [len(span) for span in spans]
     if tuple(spans) == consecutive(lengths):

@@ -58,7 +58,7 @@ class Averaging(WeightExchange):
         return parameters if turn == self._spec.period - 1 else None
 
     def _average(self, part: Float32Array) -> None:
-        ring_allreduce(self._exchange, part, tagged=False)
+        self._member.move(part.nbytes, lambda tagged: ring_allreduce(self._exchange, part, tagged=tagged))
         np.divide(part, np.float32(self._exchange.size), out=part)
         self.sent.octets += ring_octets(part.nbytes, self._exchange.size)
         self.sent.vector_octets += part.nbytes

@@ -98,6 +98,11 @@ class MethodSpec:
         return self.compressor is not None and self.way is not Way.PAYLOAD_RING
 
 
+def as_it_is(_octets: int, move: Callable[[bool], None]) -> None:
+    """Move weights untagged."""
+    move(False)
+
+
 @dataclasses.dataclass(frozen=True)
 class Member:
     """What a rank passes to a method."""
@@ -108,6 +113,7 @@ class Member:
     seed: int = 0  # of the compressors' random numbers, equal on all ranks
     error_feedback: bool = False  # a compressor adds what it left unsent to the next vector
     buckets: tuple[Bucket, ...] = ()  # in which a server sums gradients, in the workers' order; empty: one for all
+    move: Callable[[int, Callable[[bool], None]], None] = as_it_is  # moves weights (``DataPlane.move``)
     owners: tuple[int, ...] = ()  # by layer, the only rank that gets its sum (``scattered``); empty: all get all sums
 
 

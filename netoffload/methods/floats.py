@@ -21,7 +21,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from netoffload.collectives import hierarchical_allreduce, ring_allreduce, schedule, tree_exchange
+from netoffload.collectives import (
+    Half,
+    allreduce_halves,
+    hierarchical_allreduce,
+    ring_allreduce,
+    schedule,
+    tree_exchange,
+)
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
@@ -47,6 +54,23 @@ class RingReducer(RememberingReducer):
     def reduce_met(self, gradient: Float32Array, bucket: Bucket) -> Float32Array:
         """See :meth:`~netoffload.methods.base.GradientReducer.reduce_met`; groups meet all the same."""
         return self._summed(gradient, bucket, True)
+
+    def average_halves(
+        self, gradient: Float32Array, bucket: Bucket, half: Half, divisor: int, *, have_met: bool = False
+    ) -> Float32Array:
+        """Sum values of a 16-bit type, which travel in 16 bits; divide the sum, and round it once to that type.
+
+        What is tagged keeps every bit.
+        """
+        halves = half.narrowed(gradient)
+        allreduce_halves(self._exchange, halves, half, tagged=self._spec.tagged, divisor=divisor, have_met=have_met)
+        gradient[:] = half.widened(halves)
+        self._count(ring_octets(halves.nbytes, self._exchange.size), halves.nbytes)
+        return gradient
+
+    def _count(self, octets: int, vector_octets: int) -> None:
+        self.sent.count(octets, tagged=self._spec.tagged)
+        self.sent.vector_octets += vector_octets
 
     def _summed(self, gradient: Float32Array, bucket: Bucket | None, have_met: bool) -> Float32Array:
         tagged, rank = self._spec.tagged, self._exchange.rank

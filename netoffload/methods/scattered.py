@@ -8,6 +8,7 @@ others.
 what travels            how                                            octets out of a rank's link
 ======================  =============================================  ==============================
 floats, tagged or not   partial sums of rows go round half a ring      (p-1)/p of the vector
+16-bit floats           each row goes straight to its owner            (p-1)/p of the vector
 payloads                each row's payload goes straight to its owner  (p-1)/p of the vector's payload
 ======================  =============================================  ==============================
 
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from netoffload.collectives import Operation, alltoall_payloads, ring_reduce_scatter
+from netoffload.collectives import Half, Operation, alltoall_payloads, reduce_scatter_halves, ring_reduce_scatter
 from netoffload.collectives.exchange import combine
 from netoffload.collectives.schedule import Span, consecutive
 from netoffload.compiled.arrays import Float32Array
@@ -65,6 +66,18 @@ class RingScatter(RingReducer):
         ring_reduce_scatter(self._exchange, gradient, spans, tagged=self._spec.tagged, have_met=True)
         return gradient
 
+    def average_halves(
+        self, gradient: Float32Array, bucket: Bucket, half: Half, divisor: int, *, have_met: bool = False
+    ) -> Float32Array:
+        """See :meth:`~netoffload.methods.floats.RingReducer.average_halves`; this rank's row stays float32."""
+        spans, halves = _rows(self._member, bucket).spans, half.narrowed(gradient)
+        own = spans[self._exchange.rank]
+        gradient[own.start : own.stop] = reduce_scatter_halves(
+            self._exchange, halves, spans, half, tagged=self._spec.tagged, divisor=divisor, have_met=have_met
+        )
+        self._count(ring_octets(halves.nbytes, self._exchange.size) // 2, halves.nbytes)
+        return gradient
+
     def _begun(self, gradient: Float32Array, bucket: Bucket | None) -> tuple[Span, ...]:
         """Round what travels if there is error feedback, count it, and return the rows."""
         rows, tagged = _rows(self._member, bucket), self._spec.tagged
@@ -72,8 +85,7 @@ class RingScatter(RingReducer):
             for owner, (layers, span) in enumerate(zip(*rows, strict=True)):
                 if owner != self._exchange.rank:
                     self._feed_back(gradient[span.start : span.stop], layers)
-        self.sent.count(ring_octets(gradient.nbytes, self._exchange.size) // 2, tagged=tagged)
-        self.sent.vector_octets += gradient.nbytes
+        self._count(ring_octets(gradient.nbytes, self._exchange.size) // 2, gradient.nbytes)
         return rows.spans
 
 

@@ -21,11 +21,12 @@ from typing import Final
 import numpy as np
 
 from netoffload import log
-from netoffload.collectives import Operation, ShortAllreduce
+from netoffload.collectives import Half, Operation, ShortAllreduce
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.methods.base import Bucket, GradientReducer, Member, Memory, MethodSpec
 from netoffload.methods.buckets import layers_of, layout_of
+from netoffload.methods.floats import RingReducer
 from netoffload.methods.registry import FAMILIES, method_for
 from netoffload.methods.scales import (
     AUTO,
@@ -54,6 +55,7 @@ class Selection:
     exact: frozenset[int] = frozenset()  # layers that travel exact
     scale: float | str | None = None  # ``auto``, or a power of two; None: values are compressed as they are
     auto_rms: float | None = None  # the root mean square to which ``auto`` scales; None: it does not scale
+    keeps_bits: bool = False  # a ring's tagged floats come back bit for bit: all layers take it, unscaled
 
 
 class SelectiveReducer(GradientReducer):
@@ -65,8 +67,9 @@ class SelectiveReducer(GradientReducer):
         if not isinstance(inner, GradientReducer):
             raise UsageError(f"{spec.name} moves weights, not gradients")
         self._inner = inner
-        plain = method_for(MethodSpec("inc", "inc", FAMILIES["inc"]), member)
-        assert isinstance(plain, GradientReducer)
+        self._is_lossless = selection.keeps_bits and isinstance(inner, RingReducer)
+        plain = inner if self._is_lossless else method_for(MethodSpec("inc", "inc", FAMILIES["inc"]), member)
+        assert isinstance(plain, RingReducer)
         self._plain = plain
         self.sent = self._plain.sent = inner.sent
         self._exact = selection.exact
@@ -87,31 +90,33 @@ class SelectiveReducer(GradientReducer):
         exact: bool = False,
         pieces: Sequence[Bucket] = (),
         divisor: int = 1,
+        half: Half | None = None,
     ) -> Float32Array:
         """Return the sum over all workers in ``gradient``'s memory; with ``exact`` all layers travel exact this time.
 
         ``pieces`` are buckets to sum instead, one by one. ``divisor`` is the number of workers for their mean: dividing
-        here saves a pass over a scaled sum.
+        here saves a pass over a scaled sum. If all values are of the type ``half``, what travels exact does so in 16
+        bits, and its mean is of that type.
         """
         layers = layers_of(self._member.layout, bucket)
         parts = self._parts(gradient, layers)
         if pieces and list(pieces) != [layers]:
             for piece in pieces:
-                reduce = partial(self.reduce, bucket=piece, exact=exact, divisor=divisor)
+                reduce = partial(self.reduce, bucket=piece, exact=exact, divisor=divisor, half=half)
                 self._sum(parts, piece, reduce)
             return gradient
         exact_layers = self._exact | self._again
-        chosen = () if exact else tuple(layer for layer in layers if layer not in exact_layers)
+        chosen = () if exact or self._is_lossless else tuple(layer for layer in layers if layer not in exact_layers)
         self._again.difference_update(layers)
         if chosen == layers:
-            if (total := self._scaled(gradient, layers, divisor)) is not gradient:
+            if (total := self._scaled(gradient, layers, divisor, half)) is not gradient:
                 gradient[:] = total
         elif not chosen:
-            _divided(self._plain.reduce(gradient, layers), 0, divisor)
+            self._exactly(gradient, layers, divisor, half)
         else:
             others = tuple(layer for layer in layers if layer not in set(chosen))
-            self._sum(parts, chosen, lambda values: self._scaled(values, chosen, divisor))
-            self._sum(parts, others, lambda values: _divided(self._plain.reduce(values, others), 0, divisor))
+            self._sum(parts, chosen, lambda values: self._scaled(values, chosen, divisor, half))
+            self._sum(parts, others, lambda values: self._exactly(values, others, divisor, half))
         return gradient
 
     def scales(self) -> dict[int, float]:
@@ -150,14 +155,23 @@ class SelectiveReducer(GradientReducer):
         for layer, values in self._parts(total, some).items():
             parts[layer][:] = values
 
-    def _scaled(self, values: Float32Array, layers: Bucket, divisor: int) -> Float32Array:
+    def _exactly(
+        self, values: Float32Array, layers: Bucket, divisor: int, half: Half | None, *, have_met: bool = False
+    ) -> Float32Array:
+        """Sum bit for bit, and divide."""
+        if half is not None:
+            return self._plain.average_halves(values, layers, half, divisor, have_met=have_met)
+        reduce = self._plain.reduce_met if have_met else self._plain.reduce
+        return _divided(reduce(values, layers), 0, divisor)
+
+    def _scaled(self, values: Float32Array, layers: Bucket, divisor: int, half: Half | None) -> Float32Array:
         """Sum by the inner method, each layer in its scale, and divide."""
         parts = self._parts(values, layers)
         has_values, exponents, have_met = self._agreed(values, parts)
-        method = self._plain if exponents is None else self._inner
-        reduce = method.reduce_met if have_met else method.reduce
         if exponents is None:
-            return _divided(reduce(values, layers), 0, divisor)
+            has_residuals = self._member.error_feedback  # perhaps added: then 16 bits do not hold the values
+            return self._exactly(values, layers, divisor, None if has_residuals else half, have_met=have_met)
+        reduce = self._inner.reduce_met if have_met else self._inner.reduce
         self._move(exponents)
         for layer, part in parts.items():
             multiply(part, exponents[layer])

@@ -1,8 +1,9 @@
 """A backend of ``torch.distributed`` for CPU tensors: ``init_process_group("netoffload")``.
 
 A process group is a data plane (``netoffload.transport``); the ranks find each other through torch's store. Its
-connections have no tag, so no NIC compresses them, and all values stay exact. A group made with ``BackendOptions`` has
-a second plane, which compresses float32. Long float32 sums and averages use the second plane.
+connections have no tag, so no NIC compresses them, and all values stay exact; between hosts, broadcasts and all-gathers
+may be coded by ``exact`` (``DataPlane.move``). A group made with ``BackendOptions`` has a second plane, which
+compresses float32. Long float32 sums and averages use the second plane.
 
 Files: ``backend_group`` (the calls), ``backend_work`` (calls under way), ``backend_reductions`` (sums and what else
 takes every rank's values), ``backend_words`` (tensors as vectors).
@@ -55,7 +56,9 @@ def create(group: Any, options: Any) -> NetOffloadGroup:
         words = {"compression": "none" if options is None else "options", **own}
         gather = rendezvous("exact")
         compare(gather, words)
-        exact = plane(gather, Settings(timeout_s=timeout_s, late_s=late_s, offload=Offload.OFF))
+        exact = plane(
+            gather, dataclasses.replace((options or Options()).for_weights(), timeout_s=timeout_s, late_s=late_s)
+        )
         stack.callback(exact.close)
         compressed = None
         if options is not None and options.settings().offload is not Offload.OFF:

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, Store  # type: ignore[attr-defined]  # Store is not public
 
 from netoffload import collectives
-from netoffload.collectives import Operation, barrier, ring_allgather
+from netoffload.collectives import Operation, barrier
 from netoffload.collectives.schedule import Span
 from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
@@ -35,6 +35,8 @@ from netoffload.torch.backend_reductions import (
     all_reduce,
     bitwise_all_reduce,
     bitwise_reduce_scatter,
+    move_from,
+    move_to_all,
     reduce_scatter,
     sparse_sum,
 )
@@ -190,17 +192,29 @@ class NetOffloadGroup(NamedGroup):
                 return self._carry_out(combine, tensors, opts, calling)
             numbers = Numbers(tensors, is_averaged=reduction.is_average)
         is_long = numbers.values.nbytes >= self._min_octets
-        is_float_sum = reduction.operation is Operation.SUM and numbers.dtype is torch.float32
-        scaled_sum = self._scaled_sum if is_long and is_float_sum else None
+        is_compressed = is_long and reduction.operation is Operation.SUM and self._compresses(numbers)
+        scaled_sum, compressed, half = self._scaled_sum, self._compressed, numbers.half
 
         def add(plane: DataPlane) -> None:
-            if scaled_sum is None:
-                all_reduce(plane, numbers.values, reduction)
-            else:
+            if not is_compressed or compressed is None or scaled_sum is None:
+                all_reduce(plane, numbers.values, reduction, half)
+            elif half is None:
                 scaled_sum(plane, cast("Float32Array", numbers.values), reduction)
+            else:
+                barrier(plane.exchange)  # where ranks that call differently get an error
+                compressed.run(
+                    lambda other: all_reduce(other, numbers.values, reduction, half, tagged=True), tuple(Lane)
+                )
             numbers.store()
 
-        return self._carry_out(add, tensors, opts, calling if scaled_sum is None else f"{calling}, compressed")
+        return self._carry_out(add, tensors, opts, f"{calling}, compressed" if is_compressed else calling)
+
+    def _compresses(self, numbers: Numbers) -> bool:
+        """Return whether sums of these numbers are compressed: float32; 16-bit floats if every bit is kept."""
+        if self._compressed is None or numbers.half is None:
+            return self._compressed is not None and numbers.dtype is torch.float32
+        plane = self._compressed.plane
+        return plane.precision is not None and plane.keeps_bits
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> CallWork:
         """Leave on rank r the reduction of the r-th tensor of all ranks' lists."""
@@ -244,7 +258,7 @@ class NetOffloadGroup(NamedGroup):
             numbers = Numbers(inputs, is_kept=True, is_averaged=reduction.is_average)
 
         def add(plane: DataPlane) -> None:
-            reduce_scatter(plane, numbers.values, numbers.spans, reduction)
+            reduce_scatter(plane, numbers.values, numbers.spans, reduction, numbers.half)
             span = numbers.spans[plane.exchange.rank]
             numbers.store_part(output, span.start, span.stop)
 
@@ -260,7 +274,7 @@ class NetOffloadGroup(NamedGroup):
 
         def call(plane: DataPlane) -> None:
             values = words.load() if is_root else words.values
-            collectives.broadcast(plane.exchange, values, root=root, tagged=False)
+            move_from(plane, values, root)
             if not is_root:
                 words.store()
 
@@ -293,7 +307,7 @@ class NetOffloadGroup(NamedGroup):
             spans = words.rows(count) or [Span(0, 0)] * self.size()
             span = spans[plane.exchange.rank]
             np.copyto(words.values[span.start : span.stop], own.load())
-            ring_allgather(plane.exchange, words.values, spans, tagged=False)
+            move_to_all(plane, words.values, spans)
             words.store()
 
         return self._carry_out(call, flat, opts, f"all_gather of {lengths_of(flat)}")
@@ -447,7 +461,7 @@ class NetOffloadGroup(NamedGroup):
 
         ``tensors`` are its result. ``calling`` is the call in words; ranks whose words differ get an error.
         """
-        lanes = (Lane.UNTAGGED,)
+        lanes = tuple(Lane)
         if opts is None or getattr(opts, "asyncOp", True):
             return CallWork(self._exact.start(call, lanes, calling), tensors, self._ranks)
         with explained(self._ranks):

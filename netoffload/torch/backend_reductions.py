@@ -18,17 +18,20 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from netoffload.collectives import (
+    Half,
     Operation,
     alltoall,
     barrier,
+    broadcast,
     is_short,
+    reduce_scatter_halves,
     ring_allgather,
     ring_allreduce,
     ring_reduce_scatter,
 )
 from netoffload.collectives.exchange import Vector
 from netoffload.collectives.schedule import Span, consecutive, partition
-from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.arrays import Float32Array, Uint16Array
 from netoffload.errors import UsageError
 from netoffload.methods.scales import (
     AUTO,
@@ -103,9 +106,18 @@ def _name(op: Any) -> str:
     return str(op).rpartition(".")[2]
 
 
-def all_reduce(plane: DataPlane, values: Vector, reduction: Reduction) -> None:
-    """Replace ``values``, contiguous, on every rank by the reduction over all ranks; not a bitwise one; collective."""
+def all_reduce(
+    plane: DataPlane, values: Vector, reduction: Reduction, half: Half | None = None, *, tagged: bool = False
+) -> None:
+    """Replace ``values``, contiguous, on every rank by the reduction over all ranks; not a bitwise one; collective.
+
+    ``half`` is their type if they are 16-bit floats, which may be ``tagged`` where every bit is kept.
+    """
     exchange, operation = plane.exchange, reduction.operation
+    if half is not None:
+        divisor = exchange.size if reduction.is_average else 1
+        plane.allreduce_halves(cast("Uint16Array", values), half, operation, tagged=tagged, divisor=divisor)
+        return
     if values.dtype.char == "f" and is_short(values.size, exchange.size):
         floats = cast("Float32Array", values)
         plane.short_allreduce(values.size, operation, tagged=False)(floats, floats)
@@ -133,16 +145,31 @@ def compressed_all_reduce(plane: DataPlane, values: Float32Array, reduction: Red
     reduction.finish(values, exchange.size)
 
 
-def reduce_scatter(plane: DataPlane, values: Vector, spans: Sequence[Span], reduction: Reduction) -> None:
+def move_from(plane: DataPlane, words: Float32Array, root: int) -> None:
+    """Replace words of any types on all ranks by the root's; collective."""
+    plane.move(words.nbytes, lambda tagged: broadcast(plane.exchange, words, root=root, tagged=tagged))
+
+
+def move_to_all(plane: DataPlane, words: Float32Array, spans: Sequence[Span]) -> None:
+    """Fill ``words[spans[r]]`` with that of rank r; collective."""
+    plane.move(words.nbytes, lambda tagged: ring_allgather(plane.exchange, words, spans, tagged=tagged))
+
+
+def reduce_scatter(
+    plane: DataPlane, values: Vector, spans: Sequence[Span], reduction: Reduction, half: Half | None = None
+) -> None:
     """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks.
 
     The rest of ``values`` is overwritten.
     """
-    exchange = plane.exchange
+    exchange, own, operation = plane.exchange, spans[plane.exchange.rank], reduction.operation
+    if half is not None:
+        halves, divisor = cast("Uint16Array", values), exchange.size if reduction.is_average else 1
+        total = reduce_scatter_halves(exchange, halves, spans, half, tagged=False, operation=operation, divisor=divisor)
+        halves[own.start : own.stop] = half.narrowed(total)
+        return
     chunk_floats = plane.chunk_floats()
-    operation = reduction.operation
     ring_reduce_scatter(exchange, values, spans, tagged=False, operation=operation, chunk_floats=chunk_floats)
-    own = spans[exchange.rank]
     reduction.finish(values[own.start : own.stop], exchange.size)
 
 

@@ -2,7 +2,7 @@
 
 Untagged connections deliver octets as they were sent. So tensors that are only moved travel as *words*: their octets,
 of any type, filled up to whole float32. Tensors that are added become vectors of a type that rings add
-(``transfer.EXACT_TYPES``). Half-precision floats are added as float32 and rounded once, at the end.
+(``transfer.EXACT_TYPES``), or 16-bit floats as ``collectives.halves`` takes them.
 
 Ranks announce their calls in words as well, the plain ones: types and lengths. Ranks whose words differ do not go on,
 and the error quotes two of them. Lengths that may differ from rank to rank are left out; the ranks of each pair compare
@@ -23,17 +23,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from netoffload.collectives import Half
 from netoffload.collectives.exchange import FLOAT_OCTETS, Vector
 from netoffload.collectives.schedule import Span, consecutive
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import UsageError
-from netoffload.torch.staging import lie_together
+from netoffload.torch.staging import HALVES, lie_together
 
 ADDED_AS: Final = {
     torch.float32: torch.float32,
     torch.float64: torch.float64,
-    torch.float16: torch.float32,
-    torch.bfloat16: torch.float32,
+    torch.float16: torch.float16,
+    torch.bfloat16: torch.bfloat16,
     torch.bool: torch.int32,
     torch.uint8: torch.uint8,
     torch.int8: torch.int32,
@@ -44,7 +45,10 @@ ADDED_AS: Final = {
 """The type in which each type is reduced. The low octets of a sum or a product of integers do not depend on the high
 ones. A sum of booleans is a number of ranks, which is true unless it is 0. A complex number is two real ones."""
 
-_NUMPY_TYPES: Final = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtype in set(ADDED_AS.values())}
+_NUMPY_TYPES: Final = {
+    dtype: np.dtype(np.uint16) if dtype in HALVES else torch.empty(0, dtype=dtype).numpy().dtype
+    for dtype in set(ADDED_AS.values())
+}
 
 
 class Words:
@@ -129,6 +133,11 @@ class Numbers:
         flat = torch.cat([real.reshape(-1) for real in reals]).to(added_as)
         self.values = octets_of_tensor(flat).view(_NUMPY_TYPES[added_as])
 
+    @property
+    def half(self) -> Half | None:
+        """The type of :attr:`values`, if they are 16-bit floats."""
+        return HALVES.get(self.dtype)
+
     @functools.cached_property
     def spans(self) -> tuple[Span, ...]:
         """Where each tensor is in :attr:`values`."""
@@ -143,6 +152,8 @@ class Numbers:
     def store_part(self, into: Tensor, start: int, stop: int) -> None:
         """Copy the numbers ``start`` to ``stop - 1`` to one tensor."""
         part = torch.from_numpy(self.values[start:stop])
+        if self.half is not None:
+            part = part.view(self.dtype)
         if into.is_complex():
             part = torch.view_as_complex(part.view(-1, 2))
         into.detach().copy_(part.view(into.shape))

@@ -34,18 +34,17 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter  # documented, but not exported
 
 from netoffload import log
-from netoffload.collectives import ring_allgather
 from netoffload.compressors import Layout
-from netoffload.config import Offload
 from netoffload.errors import UsageError
-from netoffload.methods import Bucket, Member, Memory, method_for, parse
+from netoffload.methods import Bucket, Member, Memory, parse
+from netoffload.methods.scattered import RingScatter
+from netoffload.torch.backend_reductions import move_to_all
 from netoffload.torch.backend_words import Words
 from netoffload.torch.backend_work import CallWork
 from netoffload.torch.layers import Layers
-from netoffload.torch.ranks import connect
 from netoffload.torch.staging import Staged
 from netoffload.torch.state import LANES, CompressionState, Report
-from netoffload.transport import Calls, CommInfo, DataPlane, Lane
+from netoffload.transport import CommInfo, DataPlane
 
 DOOR: Final = "fsdp"
 
@@ -131,8 +130,6 @@ class ShardedState(CompressionState):
     A step is a backward pass that reduces. ``report()`` counts gradients only; :attr:`gathered` has the parameters.
     """
 
-    _gathers: Calls[DataPlane] | None = None
-
     def __init__(self, group: ProcessGroup, shards: Shards, **options: Any) -> None:
         super().__init__(group, named_parameters=(), **options)
         self.layers, self.ranks = shards, dist.get_process_group_ranks(group)
@@ -144,8 +141,8 @@ class ShardedState(CompressionState):
 
     @property
     def gathered(self) -> CommInfo:
-        """What the all-gathers of parameters did, all of them exact."""
-        return CommInfo() if self._gathers is None else self._gathers.totals
+        """What the all-gathers of parameters did; they keep every bit."""
+        return CommInfo() if self._weights is None else self._weights.totals
 
     def report(self) -> Report:
         """See :meth:`CompressionState.report`; ``ring_octets`` are those of a reduce-scatter, scales this rank's."""
@@ -159,13 +156,6 @@ class ShardedState(CompressionState):
         """See :meth:`CompressionState.state_dict`; save it beside what ``torch.distributed.checkpoint`` saves."""
         self._end_step()
         return super().state_dict()
-
-    def close(self) -> None:
-        """Close the connections; the next call connects again."""
-        super().close()
-        if self._gathers is not None:
-            self._gathers.close()
-            self._gathers = None
 
     def reduce_scatter(self, unit: Unit, output: Tensor, values: Tensor, divisor: int) -> None:
         """Leave in ``output`` this rank's part of a unit's gradients, summed over all ranks and divided; collective."""
@@ -184,19 +174,16 @@ class ShardedState(CompressionState):
 
     def all_gather(self, output: Tensor, own: Tensor, *, is_async: bool) -> CallWork | None:
         """Leave in ``output`` the octets of every rank's ``own``; collective."""
-        if self._gathers is None:
-            settings = dataclasses.replace(self.options.settings(), codec=None, bound_k=None, offload=Offload.OFF)
-            self._gathers = connect(self.group, settings, {"door": DOOR})
         words = Words(list(output.view(len(self.ranks), -1).unbind()))
         mine = Words([own])
 
         def gather(plane: DataPlane) -> None:
             span = words.spans[plane.exchange.rank]
             words.values[span.start : span.stop] = mine.load()
-            ring_allgather(plane.exchange, words.values, words.spans, tagged=False)
+            move_to_all(plane, words.values, words.spans)
             words.store()
 
-        work = CallWork(self._gathers.start(gather, (Lane.UNTAGGED,)), [output], self.ranks)
+        work = CallWork(self.weights().start(gather, LANES), [output], self.ranks)
         if is_async:
             return work
         work.wait()
@@ -218,8 +205,11 @@ class ShardedState(CompressionState):
         def scatter(plane: DataPlane) -> None:
             layout = Layout((values.size // len(ranks),) * len(ranks))
             member = Member(plane.exchange, layout=layout, owners=tuple(ranks))
-            method_for(parse("inc", batch=1), member).reduce(values, tuple(ranks))  # type: ignore[attr-defined]
-            np.divide(values, values.dtype.type(divisor), out=values)
+            ring = RingScatter(parse("inc", batch=1), member)
+            if staged.half is not None:
+                ring.average_halves(values, tuple(ranks), staged.half, divisor)
+            else:
+                np.divide(ring.reduce(values, tuple(ranks)), values.dtype.type(divisor), out=values)
 
         CallWork(self.connected().start(scatter, LANES), [], self.ranks).wait()
 

@@ -22,11 +22,11 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from netoffload.collectives import broadcast
 from netoffload.methods.buckets import cut
+from netoffload.torch.backend_reductions import move_from
 from netoffload.torch.backend_words import Words
 from netoffload.torch.staging import Staged, lie_together
-from netoffload.torch.state import CompressionState
+from netoffload.torch.state import LANES, CompressionState
 from netoffload.transport import Request
 
 BUCKET_OCTETS: Final = 25 * 1024 * 1024
@@ -208,7 +208,7 @@ def broadcast_parameters(
     here = [tensor.cpu() for tensor in tensors]  # the tensors themselves, if they are there already
     words = Words(here)
     with _connected(state, group) as one:
-        one.run(lambda plane: broadcast(plane.exchange, words.load(), root=root, tagged=False))
+        one.weights().run(lambda plane: move_from(plane, words.load(), root), LANES)
     words.store()
     for tensor, own in zip(tensors, here, strict=True):
         if own.device != tensor.device:
@@ -230,7 +230,7 @@ def broadcast_optimizer_state(
     saved = io.BytesIO()
     torch.save(optimizer.state_dict(), saved)
     with _connected(state, group) as one:
-        is_root = one.connected().plane.exchange.rank == root
+        is_root = one.weights().plane.exchange.rank == root
         octets = torch.frombuffer(saved.getbuffer(), dtype=torch.uint8)
         length = torch.tensor([len(octets)])
         broadcast_parameters([("length", length)], root, state=one)
@@ -247,7 +247,7 @@ def _connected(state: CompressionState | None, group: dist.ProcessGroup | None) 
     if state is not None:
         yield state
         return
-    with contextlib.closing(CompressionState(group, offload="off")) as own:
+    with contextlib.closing(CompressionState(group)) as own:
         yield own
 
 

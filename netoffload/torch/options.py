@@ -131,6 +131,15 @@ class Options:
             codec, bound = codec or INLINE_CODEC, INLINE_BOUND_K if bound is None else bound
         return Settings(codec, bound, self.timeout_s, self.late_s, offload=offload)
 
+    def for_weights(self) -> Settings:
+        """Return the settings for what must keep every bit: :meth:`DataPlane.move` says whether ``exact`` codes it."""
+        settings = dataclasses.replace(self.settings(), codec=None, bound_k=None, offload=Offload.OFF)
+        if chosen_offload(self.offload) is Offload.OFF:
+            return settings
+        return dataclasses.replace(
+            settings, codec="exact", bound_k=INLINE_BOUND_K, offload=Offload.INLINE, only_moves=True
+        )
+
     def spec(self) -> MethodSpec:
         """Return the method; UsageError if it moves weights, or has a server."""
         if self.compressor is None:

@@ -153,7 +153,8 @@ class Periodic:
     def _made(self, plane: DataPlane) -> WeightExchange:
         """Return the method. Except for rsgd its period is 1, because :meth:`step` calls it only when it is time."""
         spec, options = self._spec, self.state.options
-        member = Member(plane.exchange, None, self.state.layers.layout, options.seed, options.error_feedback)
+        layout, feeds = self.state.layers.layout, options.error_feedback
+        member = Member(plane.exchange, None, layout, options.seed, feeds, move=plane.move)
         if self._is_rotating:
             return _weights(spec, member)
         spec = MethodSpec(spec.name, spec.short, spec.family, 1, spec.compressor)

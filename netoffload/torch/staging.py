@@ -1,8 +1,8 @@
 """Tensors as float32 vectors of the host, and back.
 
 A float32 tensor on the CPU is summed in its own memory. float16 and bfloat16 are summed in float32 and rounded once, at
-the end, which is better than rounding on every hop. A CUDA tensor goes through pinned memory. Both copies are
-asynchronous, so the training thread never waits for them. **The CUDA path has not been run on a GPU.**
+the end; what travels exact has 16 bits (``collectives.halves``). A CUDA tensor goes through pinned memory. Both copies
+are asynchronous, so the training thread never waits for them. **The CUDA path has not been run on a GPU.**
 
 float64 stays float64. A sparse tensor travels as its indices and values, to all ranks, which add up by themselves.
 """
@@ -14,8 +14,11 @@ from typing import Final
 
 import torch
 
+from netoffload.collectives import Half
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CollectiveError, UsageError
+
+HALVES: Final = {torch.float16: Half.FLOAT16, torch.bfloat16: Half.BFLOAT16}
 
 TYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -26,6 +29,8 @@ class Staged:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor.detach()
         self._copied: torch.cuda.Event | None = None
+        self.half = HALVES.get(tensor.dtype)
+        """The tensor's type, if it has 16 bits."""
         flat, added_as = self.tensor.reshape(-1), _added_as(tensor)
         if tensor.is_cuda:
             self._host = torch.empty(flat.numel(), dtype=added_as, pin_memory=True)

@@ -38,7 +38,7 @@ class Report:
     """What a state did so far, seen from this rank."""
 
     steps: int  # number of training steps
-    ring_octets: int  # that a rank of an uncompressed ring sends for the gradients of these steps
+    ring_octets: int  # that a rank of an uncompressed ring sends for the gradients of these steps, as float32
     sent_octets: int  # that this rank or its NIC sent, without headers
     scales: dict[str, float]  # by parameter, the factor of its values in the latest step that compressed them
     vanished: int  # number of buckets whose sum was rounded to nothing although a gradient was not 0
@@ -63,6 +63,7 @@ class CompressionState:
     """
 
     _calls: Calls[DataPlane] | None = None
+    _weights: Calls[DataPlane] | None = None
     _reducer: SelectiveReducer | None = None
     _cut: list[Bucket]
     _step: int = 0
@@ -126,11 +127,14 @@ class CompressionState:
                 staged.average(allgather_payloads(plane.exchange, staged.payload()))
                 return
             values, size = staged.values(), self._divisor or plane.exchange.size
-            if reducer is None or values.dtype != np.float32:
-                RingReducer(parse("inc", batch=1), Member(plane.exchange)).reduce(values)
-                np.divide(values, np.float32(size), out=values)
+            if reducer is not None and values.dtype == np.float32:
+                reducer.reduce(values, layers, exact=is_exact, pieces=pieces, divisor=size, half=staged.half)
+                return
+            ring = RingReducer(parse("inc", batch=1), Member(plane.exchange))
+            if staged.half is not None:
+                ring.average_halves(values, layers, staged.half, size)
             else:
-                reducer.reduce(values, layers, exact=is_exact, pieces=pieces, divisor=size)
+                np.divide(ring.reduce(values), np.float32(size), out=values)
 
         return calls.start(average, LANES)
 
@@ -148,6 +152,12 @@ class CompressionState:
             options = {**self.options.compared(), **self.declared}
             self._calls = connect(self.group, self.options.settings(), options)
         return self._calls
+
+    def weights(self) -> Calls[DataPlane]:
+        """Return the connections of what must keep every bit; the first call makes them, and is collective."""
+        if self._weights is None:
+            self._weights = connect(self.group, self.options.for_weights(), {"offload": str(self.options.offload)})
+        return self._weights
 
     def run(self, call: Callable[[DataPlane], T]) -> T:
         """Carry out a caller's function after the calls under way, and return what it returns."""
@@ -171,7 +181,7 @@ class CompressionState:
                 )
             self.layers.close()
             self._exact = self.layers.exact(options) if restored is None else frozenset(restored["exact"])
-            selection = Selection(self._exact, options.scale, auto_rms(spec, codec))
+            selection = Selection(self._exact, options.scale, auto_rms(spec, codec), plane.keeps_bits)
             self._reducer = SelectiveReducer(spec, member, selection)
             if restored is not None:
                 self._reducer.remember(restored["memory"])
@@ -224,6 +234,9 @@ class CompressionState:
 
     def close(self) -> None:
         """Close the connections; the next gradient connects again."""
+        if self._weights is not None:
+            self._weights.close()
+            self._weights = None
         if (calls := self._calls) is not None:
             self.load_state_dict(self.state_dict())
             self._calls = None

@@ -18,17 +18,26 @@ import itertools
 import os
 import reprlib
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from netoffload import log
-from netoffload.collectives import CHUNK_FLOATS, Operation, Quantise, ShortAllreduce, barrier
+from netoffload.collectives import (
+    CHUNK_FLOATS,
+    Half,
+    Operation,
+    Quantise,
+    ShortAllreduce,
+    allreduce_halves,
+    barrier,
+    is_short,
+)
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
 from netoffload.collectives.ring import chunk_for
-from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.arrays import Float32Array, Uint16Array
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, Offload, chosen_offload, parse_size_octets
 from netoffload.errors import MalformedError, NetOffloadError, UsageError
 from netoffload.transport.info import NicAccount
@@ -49,7 +58,7 @@ from netoffload.transport.rendezvous.agreement import (
 from netoffload.transport.rounds.driver import numba_found, prepare
 from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload.transport.wiring import nearby
-from netoffload.transport.wiring.lanes import Listeners
+from netoffload.transport.wiring.lanes import TAGGED_LANES, Lane, Listeners
 
 Plane = TypeVar("Plane", bound="DataPlane")
 
@@ -61,7 +70,20 @@ ENV_REQUIRE = "NETOFFLOAD_REQUIRE"
 
 LONG_OCTETS = 256 * 1024
 
+RATE_MAX_BPS = 10e9
+"""Faster paths carry weights as they are. One core codes and decodes 44 Gb/s of bf16 with AVX-512, 18 without AVX; the
+same core feeds the sockets (docs/lab/codecs.md)."""
+
+RATIO_MIN = 1.05  # what shrinks less stays as it is
+
+MOVES_KEPT = 64  # movements after which the ranks try again whether coding pays
+
 SHORT_KEPT = 32  # lengths of short vectors for which memory is kept, some 100 KB each at most
+
+
+def pays(rate_bps: float, ratio: float = RATIO_MIN) -> bool:
+    """Return whether data that must keep every bit is coded by ``exact`` on a path, if it gets smaller by ``ratio``."""
+    return rate_bps <= RATE_MAX_BPS and ratio >= RATIO_MIN
 
 
 @dataclass(frozen=True)
@@ -76,6 +98,8 @@ class Settings:
     require: bool = False
     per_call: bool = False
     offload: Offload | None = None
+    only_moves: bool = False
+    """Whether only :meth:`DataPlane.move` is compressed, and only if ranks are on several hosts."""
 
     def __post_init__(self) -> None:
         """Refuse a codec or bound that no NIC has, before a rank waits for the others."""
@@ -114,6 +138,8 @@ class DataPlane:
     rate_bps: float = 0.0
     """Rate of the latest long call. (The kernel's estimate per connection is the rate of short bursts: on a path of
     50 Mb/s it was gigabits.)"""
+    _moves: int = 0  # number of movements that could be coded
+    _is_coded: bool = False  # whether they are
     _work: Float32Array = field(default_factory=lambda: np.empty(0, np.float32))
     _short: dict[tuple[int, bool, Operation, str], ShortAllreduce] = field(default_factory=dict)
 
@@ -151,6 +177,49 @@ class DataPlane:
                 rounded_hops=self.rounded_hops if tagged else (),
             )
         return found
+
+    @property
+    def keeps_bits(self) -> bool:
+        """Whether tagged data arrives bit for bit, so that 16-bit floats may travel as they are."""
+        return self.precision is None or self.precision.keeps_bits
+
+    def allreduce_halves(
+        self, halves: Uint16Array, half: Half, operation: Operation = Operation.SUM, *, tagged: bool, divisor: int = 1
+    ) -> None:
+        """Do :func:`~netoffload.collectives.halves.allreduce_halves`; short vectors travel as float32.
+
+        They are tagged only if a codec is known: who does not know it may sit before a NIC that rounds.
+        """
+        tagged = tagged and self.precision is not None
+        if not is_short(halves.size, self.exchange.size):
+            allreduce_halves(self.exchange, halves, half, tagged=tagged, operation=operation, divisor=divisor)
+            return
+        wide = half.widened(halves)
+        self.short_allreduce(wide.size, operation, tagged=tagged)(wide, wide)
+        with np.errstate(invalid="ignore"):
+            halves[:] = half.narrowed(wide / np.float32(divisor))
+
+    def move(self, octets: int, move: Callable[[bool], None]) -> None:
+        """Call ``move(tagged)``, which moves data that must keep every bit; collective, ``octets`` as on all ranks.
+
+        It is tagged, and coded, where that :func:`pays`. One call in :data:`MOVES_KEPT` is coded and measured, and the
+        ranks agree about the next ones.
+        """
+        if self.offload is not Offload.INLINE or not self.keeps_bits or octets < LONG_OCTETS:
+            move(False)
+            return
+        self._moves += 1
+        if self._moves % MOVES_KEPT != 1:
+            move(self._is_coded)
+            return
+        exchange, watch = self.exchange, self.exchange.stopwatch
+        sent, saved, start_s = exchange.sent_octets((Lane.TAGGED,)), exchange.coding()[0], watch.now_s() - watch.late_s
+        move(True)
+        raw = exchange.sent_octets((Lane.TAGGED,)) - sent
+        coded, took_s = raw - exchange.coding()[0] + saved, watch.now_s() - watch.late_s - start_s
+        found = np.array([raw > 0 and pays(coded * 8 / took_s, raw / coded)], np.float32)
+        self.short_allreduce(1, Operation.MAX, tagged=False)(found, found)  # a rank that only receives knows nothing
+        self._is_coded = bool(found[0])
 
     def groups(self) -> Groups:
         """Return the ranks grouped by network (/24), or, on one network, in groups of about sqrt(p) ranks."""
@@ -226,7 +295,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
         own = own_offer(settings.offload, asked_precision(settings.codec, settings.bound_k))
     except NetOffloadError as error:
         failure = error
-    asked = settings.timeout_s, settings.offload, settings.codec, settings.bound_k
+    asked = settings.timeout_s, settings.offload, settings.codec, settings.bound_k, settings.only_moves
     key = _key_of(rendezvous.group, rendezvous.rank, *asked)
     with _held(key, own.marking) as found, contextlib.ExitStack() as stack:
         hosts, names = _hosts_and_names(rendezvous([host, found and found.name]))
@@ -247,13 +316,16 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
             offer, failure = Offer(failure=str(error)), error
         offers = [Offer.from_json(value) for value in rendezvous(offer.to_json())]
         agreed = _agree_together(rendezvous, offers, failure)
+        if settings.only_moves and len({one.address for one in offers}) == 1:
+            agreed = Agreement(None, agreed.marking, Offload.OFF)  # no link is slower than a codec
         if shared is not None:
             exchange = enter(shared.watch, offers[0].context, settings.timeout_s, settings.late_s)
         else:
             assert listeners is not None
             stack.pop_all()
             limits = settings.timeout_s, settings.late_s
-            exchange = wire_up(rendezvous.rank, offers, listeners, agreed.marking.tos, *limits, agreed.coding)
+            lanes = (Lane.TAGGED,) if settings.only_moves else TAGGED_LANES
+            exchange = wire_up(rendezvous.rank, offers, listeners, agreed.marking.tos, *limits, agreed.coding, lanes)
             _keep(key, Shared(exchange.watch.shared, offers, own.marking))
     return _plane_of(kind, exchange, agreed, offers, settings)
 
@@ -266,6 +338,7 @@ def wire_up(
     timeout_s: float = TIMEOUT_S_DEFAULT,
     late_s: float = LATE_S_DEFAULT,
     coding: Quantiser | None = None,
+    coded_lanes: Collection[Lane] = TAGGED_LANES,
 ) -> TcpExchange:
     """Connect this rank with the others; collective. The exchange closes ``listeners``. If a connection fails, all
     ranks raise.
@@ -274,7 +347,7 @@ def wire_up(
         if len(offers) > 1 and not (offer.address and offer.ports):
             listeners.close()
             raise MalformedError(f"rank {peer} offered no address: install the same version everywhere")
-    watch = Watch(Links(rank, offers, listeners, tos, timeout_s, coding), timeout_s)
+    watch = Watch(Links(rank, offers, listeners, tos, timeout_s, coding, coded_lanes), timeout_s)
     return enter(watch, FIRST_CONTEXT, timeout_s, late_s)
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from netoffload.collectives import Half
 from netoffload.errors import CollectiveError, UsageError
 from netoffload.transport.messages.requests import Arrival, Request
 from netoffload_mpi import BufferTypeError, CompComm
-from netoffload_mpi.buffers import equal_blocks, float_vector, uneven_blocks
+from netoffload_mpi.buffers import equal_blocks, float_vector, numbers, uneven_blocks
 from netoffload_mpi.plane import _duplicate_of
 from netoffload_mpi.requests import CompRequest
 
@@ -223,9 +224,30 @@ def bad_buffers() -> list[Any]:
     torch = pytest.importorskip("torch")
     good, frozen = np.zeros(8, np.float32), np.zeros(8, np.float32)
     frozen.setflags(write=False)
-    arrays = [np.zeros(8), np.zeros(8, np.int32), np.zeros(8, np.float16), np.zeros(16, np.float32)[::2], frozen]
-    tensors = [torch.zeros(8, dtype=torch.bfloat16), torch.zeros(8, requires_grad=True)]
+    halves, strided = np.zeros(8, np.float16), [np.zeros(16, dtype)[::2] for dtype in (np.float16, np.float32)]
+    arrays = [np.zeros(8), np.zeros(8, np.int32), *strided, [halves, MPI.FLOAT], [halves, 9], frozen]
+    tensors = [torch.zeros(8, requires_grad=True), torch.zeros(8, dtype=torch.bfloat16, requires_grad=True)]
     return [*arrays, *tensors, [good, MPI.DOUBLE], [np.zeros(8), MPI.FLOAT], bytearray(32), [1.0, 2.0], "text", None]
+
+
+def test_an_allreduce_takes_16_bit_floats_of_numpy_and_dlpack(alone: CompComm) -> None:
+    torch = pytest.importorskip("torch")
+    array = np.arange(6, dtype=np.float16).reshape(2, 3)
+    tensor = torch.arange(6, dtype=torch.bfloat16)
+    for spec, half, count in (
+        (array, Half.FLOAT16, 6),
+        (np.asfortranarray(array), Half.FLOAT16, 6),
+        ([array, 2], Half.FLOAT16, 2),
+        ([array, (2, 1)], Half.FLOAT16, 2),
+        (tensor, Half.BFLOAT16, 6),
+        ([tensor, 3, 1, None], Half.BFLOAT16, 3),
+        (tensor.half(), Half.FLOAT16, 6),
+    ):
+        vector, found = numbers(spec, writable=True)
+        assert (found, vector.size, vector.itemsize) == (half, count, 2)
+    into = torch.zeros(6, dtype=torch.bfloat16)
+    alone.Allreduce_comp(tensor, into)
+    assert into.tolist() == list(range(6))
 
 
 @pytest.mark.slow
@@ -238,10 +260,13 @@ def test_tensors_are_buffers_and_what_holds_no_floats_is_refused(alone: CompComm
     before = alone.totals()
     for bad in bad_buffers():
         for call in (alone.Allreduce_comp, alone.Allreduce_ring):
-            with pytest.raises(BufferTypeError):
+            with pytest.raises((BufferTypeError, UsageError)):
                 call(MPI.IN_PLACE, bad)
-    with pytest.raises(TypeError):
-        alone.Send_comp(np.zeros(3), 0)
+    with pytest.raises(BufferTypeError, match="differ in their types"):
+        alone.Allreduce_comp(into, np.zeros(8, np.float16))
+    for other in (np.zeros(3), np.zeros(3, np.float16), torch.zeros(3, dtype=torch.bfloat16)):
+        with pytest.raises(TypeError):
+            alone.Send_comp(other, 0)
     assert alone.totals() == before
 
 

@@ -14,27 +14,31 @@ from netoffload import codec
 from netoffload.codec import CodecId
 from netoffload.collectives import (
     Exchange,
+    Half,
     Operation,
     aggregator_allreduce,
+    allreduce_halves,
     alltoall,
     barrier,
     broadcast,
     gather,
     hierarchical_allreduce,
     reduce,
+    reduce_scatter_halves,
     ring_allgather,
     ring_allreduce,
     ring_reduce_scatter,
     scatter,
 )
 from netoffload.collectives.inprocess import run_ranks
+from netoffload.collectives.reference import reduce_scatter, ring_sum
 from netoffload.collectives.schedule import consecutive, partition
 from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.config import ENV_CONTROL, ENV_OFFLOAD, INLINE_BOUND_K, INLINE_CODEC, Offload
 from netoffload.errors import CollectiveError, UsageError
-from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Settings, TcpExchange, wait_all
+from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Settings, TcpExchange, plane, wait_all
 from netoffload.transport.info import NicAccount
 from netoffload.transport.plane import what_stays_raw, wire_up
 from netoffload.transport.rendezvous.agreement import (
@@ -316,3 +320,78 @@ def test_what_stays_raw_is_said(
     warning = what_stays_raw(Agreement(precision, UNTAGGED, offload), [Offer(marking=one) for one in markings])
     assert warning.startswith(said)
     assert bool(warning) is bool(said)
+
+
+@pytest.mark.parametrize("name", ["off", "exact"])
+@pytest.mark.parametrize("half", Half)
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_halves_have_the_bits_of_a_rounded_ring_and_half_the_octets(size: int, half: Half, name: str) -> None:
+    count, tagged = 100_001, name == "exact"
+    vectors = [half.narrowed(vector(rank, count)) for rank in range(size)]
+    expected = half.narrowed(ring_sum([half.widened(one) for one in vectors]))
+
+    def body(exchange: TcpExchange) -> tuple[int, int]:
+        watched = Watched(exchange)
+        for one in (watched, Watched(exchange, by_hand=True)):
+            halves = vectors[exchange.rank].copy()
+            allreduce_halves(one, halves, half, tagged=tagged)
+            assert halves.tobytes() == expected.tobytes()
+        assert watched.driven == [not JIT_DISABLED] * (size + 1)  # the meeting, the steps, and the way back
+        spans = partition(count, size)
+        own = reduce_scatter_halves(exchange, vectors[exchange.rank], spans, half, tagged=tagged)
+        ring = reduce_scatter([half.widened(one) for one in vectors], spans)[exchange.rank]
+        assert own.tobytes() == ring.tobytes()
+        return exchange.sent_octets([Lane.TAGGED if tagged else Lane.UNTAGGED]), exchange.coding()[0]
+
+    for sent, saved in run_tcp(size, body, coding=Quantiser(CodecId.EXACT, 10) if tagged else None):
+        assert sent <= 0.51 * 5 * 4 * (size - 1) / size * count  # two allreduces and a reduce-scatter, as float32
+        assert not tagged or half is Half.FLOAT16 or saved > 0.2 * sent
+
+
+WEIGHTS = np.random.default_rng(3).normal(0, 0.02, 100_000).astype(np.float32)
+NOISE = np.random.default_rng(4).integers(0, 2**32, 100_000, np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("values", "limit_bps", "coded"), [(WEIGHTS, np.inf, True), (NOISE, np.inf, False), (WEIGHTS, 0.0, False)]
+)
+def test_what_moves_is_coded_if_the_path_is_slow_and_the_data_shrinks_as_all_ranks_agree(
+    values: Float32Array, limit_bps: float, coded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plane, "RATE_MAX_BPS", limit_bps)
+    monkeypatch.setattr(plane, "MOVES_KEPT", 4)
+    exact = Precision("exact", 10)
+
+    def body(exchange: TcpExchange) -> list[bool]:
+        own = DataPlane(
+            exchange, exact, exact.quantiser(), [], NicAccount(None, list), Settings(), offload=Offload.INLINE
+        )
+        ways: list[bool] = []
+        for count in (values.size, *[values.size] * 6, 1000):
+            moved = values[:count].copy() if exchange.rank == 1 else np.zeros(count, np.float32)
+
+            def move(tagged: bool, moved: Float32Array = moved) -> None:
+                ways.append(tagged)
+                broadcast(exchange, moved, root=1, tagged=tagged)
+
+            own.move(moved.nbytes, move)
+            assert moved.tobytes() == values[:count].tobytes()
+        return ways
+
+    once_in_four = [True, *[coded] * 3, True, *[coded] * 2]
+    assert run_tcp(3, body, coding=exact.quantiser()) == [[*once_in_four, False]] * 3  # a short one stays as it is
+
+
+def test_data_moves_as_it_is_without_a_codec_that_keeps_its_bits() -> None:
+    def body(exchange: TcpExchange) -> list[bool]:
+        ways: list[bool] = []
+        for precision, offload in (
+            (BOUNDED, Offload.INLINE),
+            (Precision("exact", 10), Offload.NIC),
+            (None, Offload.OFF),
+        ):
+            one = DataPlane(exchange, precision, None, [], NicAccount(None, list), Settings(), offload=offload)
+            one.move(1 << 30, ways.append)
+        return ways
+
+    assert run_tcp(2, body) == [[False] * 3] * 2

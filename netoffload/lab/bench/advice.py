@@ -43,6 +43,7 @@ from netoffload.machine.environment import cpu_model, versions
 from netoffload.methods.scales import codec_rms, exponent_for, root_mean_square
 from netoffload.transport import Settings, TcpExchange
 from netoffload.transport.local_ranks import run_tcp
+from netoffload.transport.plane import RATE_MAX_BPS, pays
 from netoffload.transport.rendezvous.agreement import Precision
 from netoffload.transport.rendezvous.launchers import set_rank_environment
 from netoffload.transport.rounds.driver import prepare
@@ -91,6 +92,8 @@ class Findings(Finding):
         names += " measured_s" if is_tried else ""
         yield Table.of(Prediction, self.predictions, None, only=names, caption=caption)
         yield self.recommendation
+        way = "by exact" if pays(network.rate_bps) else "as they are"
+        yield f"Weights move {way} between hosts: exact pays up to {format_rate(RATE_MAX_BPS)}."
         if self.load_1min > self.cores:  # before anything was measured
             yield f"The machine was busy: load {self.load_1min:.1f} on {self.cores} cores."
 

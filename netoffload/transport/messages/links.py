@@ -148,6 +148,7 @@ class Links:
         tos: int = Marking.tos,
         timeout_s: float = 30.0,
         coding: Quantiser | None = None,
+        coded_lanes: Collection[Lane] = TAGGED_LANES,
     ) -> None:
         self.rank = rank
         self.size = len(offers)
@@ -156,7 +157,7 @@ class Links:
         self.ended: set[int] = set()  # contexts that this rank has closed
         self._farewells: list[bytes] = []  # farewells sent so far; a control lane that is made later sends them first
         self._offers = offers
-        self._coding = coding
+        self._coding, self._coded_lanes = coding, coded_lanes
         self._joiner = Joiner(rank, offers, listeners, tos, timeout_s)
 
     def want(self, peer: int, lane: Lane, context: int = EVERY) -> None:
@@ -359,7 +360,7 @@ class Links:
             event.connection.conn.close()
             return
         connection = event.connection
-        if self._coding is not None and lane in TAGGED_LANES:
+        if self._coding is not None and lane in self._coded_lanes:
             connection = replace(connection, conn=CodedSocket.over(connection.conn, self._coding, peer))
         self.connections[event.key] = connection
         one = self.peers.setdefault(peer, Peer())

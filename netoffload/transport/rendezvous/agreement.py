@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
 from netoffload import codec
+from netoffload.codec_specs import SPECS, CodecId, Cut, Exact
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import (
     ENV_ADDRESS,
@@ -52,6 +53,12 @@ class Precision:
 
     codec: str
     bound_k: int
+
+    @property
+    def keeps_bits(self) -> bool:
+        """Whether every bit comes back, of whatever octets."""
+        form = SPECS[CodecId[self.codec.upper()]].form
+        return isinstance(form, Exact) or form == Cut(32)
 
     def quantiser(self) -> Quantiser:
         """Return the function that rounds a vector in place as the NICs do."""

@@ -173,8 +173,9 @@ class Driver:
                 outward.sent_octets += int(port.state[loop_port.SENT_OCTETS])
                 port.state[loop_port.SENT_OCTETS] = 0
 
+        limit_s = self._late_s if ring.is_crossing else self._timeout_s
         with self._lock:
-            self._run(step, lambda: (outward, inward), self._timeout_s, may_be_late=False)
+            self._run(step, lambda: (outward, inward), limit_s, may_be_late=False)
         return True
 
     def meet(self, meeting: Meeting) -> bool:
