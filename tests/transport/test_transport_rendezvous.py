@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -118,17 +118,14 @@ def test_a_first_rank_that_never_listens_is_named() -> None:
         AddressRendezvous([free_address()] * 2, 1, limit_s=0.1)("here")
 
 
-def test_strangers_at_the_first_address_are_no_ranks() -> None:
+@contextlib.contextmanager
+def waiting_for_rank_1() -> Iterator[Address]:
+    """The address at which rank 0 waits; in the end rank 1 comes, and both have what they gathered."""
     addresses = [free_address(), Address("127.0.0.2", 1)]
-    with AddressRendezvous(addresses, 0, limit_s=10.0) as first, ThreadPoolExecutor(1) as threads:
+    with AddressRendezvous(addresses, 0, limit_s=20.0) as first, ThreadPoolExecutor(1) as threads:
         gathered = threads.submit(first, "here")
-        long, word = struct.pack("!I", 2**31), b'[1, 2, "a lie"]'
-        for said in (b"", b"GET / HTTP/1.1\r\n", long, struct.pack("!I", len(word)) + word):
-            with socket.create_connection(addresses[0]) as stranger, contextlib.suppress(OSError):
-                stranger.sendall(said)
-                stranger.shutdown(socket.SHUT_WR)  # refused where the other end has reset the connection
-                assert stranger.recv(1) == b""
-        with AddressRendezvous(addresses, 1, limit_s=10.0) as second:
+        yield addresses[0]
+        with AddressRendezvous(addresses, 1, limit_s=20.0) as second:
             assert second("too") == ["here", "too"]
         assert gathered.result(10) == ["here", "too"]
 
@@ -141,22 +138,18 @@ def said_by(rank: int, size: int = 2) -> bytes:
     return framed(json.dumps([rank, size, Attempt(), "value"]).encode())
 
 
-def test_what_a_rank_sends_is_read_after_its_address_and_nonsense_ends_nothing() -> None:
-    addresses = [free_address(), Address("127.0.0.2", 1)]
-    with AddressRendezvous(addresses, 0, limit_s=10.0) as first, ThreadPoolExecutor(1) as threads:
-        gathered = threads.submit(first, "here")
-        for words in (b"[" * 200_000, b'{"half', b"[1]", b"1" * 5000, b'[1, 2, ["", "", 1e400], 0]', b"\xff"):
-            with socket.create_connection(addresses[0], 10, ("127.0.0.2", 0)) as stranger:
-                stranger.sendall(framed(words))
+NONSENSE = (b"[" * 200_000, b'{"half', b"[1]", b'[1, 2, "a lie"]', b"1" * 5000, b'[1, 2, ["", "", 1e400], 0]', b"\xff")
+
+
+def test_strangers_are_closed_at_once_and_nonsense_from_a_ranks_address_ends_nothing() -> None:
+    with waiting_for_rank_1() as address:
+        strangers = [(source, b"") for source in ("127.0.0.1", "127.0.0.3")]  # no rank's address
+        nonsense = [b"GET / HTTP/1.1\r\n", struct.pack("!I", 2**31), *map(framed, NONSENSE)]
+        for source, octets in strangers + [("127.0.0.2", octets) for octets in nonsense]:
+            with socket.create_connection(address, 10, (source, 0)) as stranger, contextlib.suppress(ConnectionError):
+                stranger.sendall(octets)
                 stranger.settimeout(10)
-                with contextlib.suppress(ConnectionResetError):
-                    assert stranger.recv(1) == b""
-        with socket.create_connection(addresses[0], 10, ("127.0.0.3", 0)) as stranger:  # no rank's address
-            stranger.settimeout(10)
-            assert stranger.recv(1) == b""  # although it has said nothing
-        with AddressRendezvous(addresses, 1, limit_s=10.0) as second:
-            assert second("too") == ["here", "too"]
-        assert gathered.result(10) == ["here", "too"]
+                assert stranger.recv(1) == b""
 
 
 def test_an_octet_now_and_then_does_not_hold_the_first_rank() -> None:
@@ -199,16 +192,9 @@ def test_a_gather_succeeds_only_if_all_ranks_have_the_values() -> None:
 
 
 def test_many_idle_connections_from_a_ranks_address_do_not_keep_it_out() -> None:
-    addresses = [free_address(), Address("127.0.0.2", 1)]
-    with contextlib.ExitStack() as made:
-        first = made.enter_context(AddressRendezvous(addresses, 0, limit_s=20.0))
-        threads = made.enter_context(ThreadPoolExecutor(1))
-        gathered = threads.submit(first, "here")
+    with contextlib.ExitStack() as idle, waiting_for_rank_1() as address:
         for _ in range(200):
-            made.enter_context(socket.create_connection(addresses[0], 10, ("127.0.0.2", 0)))
-        with AddressRendezvous(addresses, 1, limit_s=20.0) as second:
-            assert second("too") == ["here", "too"]
-        assert gathered.result(10) == ["here", "too"]
+            idle.enter_context(socket.create_connection(address, 10, ("127.0.0.2", 0)))
 
 
 def test_a_rank_of_another_attempt_is_refused_by_name_and_a_later_one_waits_for_its_first_rank() -> None:
