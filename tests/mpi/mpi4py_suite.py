@@ -51,7 +51,6 @@ class NoSourcesError(SystemExit):
 
 
 def given_tests() -> Path | None:
-    """Return the folder of mpi4py's tests that the environment names."""
     return Path(os.environ[ENV_TESTS]) if os.environ.get(ENV_TESTS) else None
 
 
@@ -101,7 +100,6 @@ def tests_folder(given: Path | None) -> Iterator[Path]:
 
 
 def launch(ranks: int, mpi: str, options: Sequence[str]) -> int:
-    """Run the tests on so many ranks and return 0 if all passed on all of them."""
     sys.path.insert(0, str(ROOT))  # this file is started by its path
     from tests.shared.local_ranks import make_local_launch
 
@@ -145,7 +143,6 @@ def run_rank(folder: Path, words: str, *, only_float32: bool) -> int:
 
 
 def turn_communicators() -> list[Any]:
-    """Put a TurnedComm in the place of the communicators that mpi4py's tests begin with."""
     from mpi4py import MPI
 
     kind = make_turned_comm()
@@ -173,7 +170,6 @@ def load_tests(folder: Path, words: str, *, only_float32: bool) -> list[unittest
 
 
 def flatten(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
-    """Yield the tests of a suite of suites."""
     for item in suite:
         if isinstance(item, unittest.TestSuite):
             yield from flatten(item)
@@ -255,7 +251,6 @@ def kind_of(spec: Any) -> str | None:
 
 
 def report(passed: int, skipped: list[str], failed: list[str], seconds: float) -> None:
-    """Print what became of the tests and of their calls."""
     reasons = Counter(text.rsplit(": ", 1)[1] for text in skipped)
     for reason, number in reasons.items():
         print(f"left out by mpi4py for want of {reason}: {number}")

@@ -40,8 +40,8 @@ def test_every_communicator_reduces_and_refuses(size: int, mpi: str) -> None:
 
 
 @pytest.mark.usefixtures("_forks")
-def test_a_rank_that_dies_ends_the_job() -> None:
-    assert ranks(3, str(PROGRAMS / "die.py"), timeout_s=30).returncode != 0
+def test_a_rank_that_dies_ends_the_job(tmp_path: Path) -> None:
+    assert ranks(3, str(PROGRAMS / "stop_in_set_up.py"), str(tmp_path), "dies", timeout_s=30).returncode != 0
 
 
 def test_the_programs_of_the_pages_run(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ NOT_MOVING = {"Barrier"}
 )
 def test_every_call_is_plain_mpis_and_the_codecs(mpi: str, most: int, sizes: tuple[int, ...]) -> None:
     words = [word for size in sizes for word in ("--size", str(size))]
-    done = ranks(most, "-m", PROGRAM, "--offload", "nic", "--json", *words, mpi=mpi)
+    done = ranks(most, "-m", PROGRAM, "--offload", "nic", *words, mpi=mpi)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["mismatch"] is None

@@ -82,7 +82,6 @@ def rounding_of(comm: CompComm, is_coded: bool) -> Rounding:
 def steps(
     sizes: Sequence[int], teams: Sequence[Team | Sequence[int]]
 ) -> Iterator[tuple[int, Team | Sequence[int], bool]]:
-    """Yield the steps in their order: vector length, team, whether exact. Short vectors come first."""
     for count in sizes:
         for team in teams:
             for exact in (True, False):
@@ -144,23 +143,8 @@ def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def add(total: dict[str, Counter[str]], more: Mapping[str, Counter[str]]) -> None:
-    """Add tallies, label by label."""
     for label, tally in more.items():
         total.setdefault(label, Counter()).update(tally)
-
-
-def print_table(record: dict[str, Any]) -> None:
-    """Print one line per call, and the sums."""
-    print(f"{'call':<28}{'cases':>8}{'in background':>15}{'values compared':>18}")
-    for row in record["calls"]:
-        print(f"{row['call']:<28}{row['cases']:>8}{row['background']:>15}{row['values']:>18}")
-    ranks, sizes = (", ".join(map(str, record[name])) for name in ("ranks", "sizes"))
-    how = "coded by the ranks, " if record["offload"] == Offload.INLINE else "through NICs, " * record["has_nic"]
-    print(
-        f"{record['cases']} cases, {record['values']} values: as {record['versions']['mpi']} has them, and as "
-        f"{record['codec']} k={record['bound_k']} makes them; {how}{ranks} ranks; {sizes} floats; "
-        f"{record['elapsed_s']:.0f} s"
-    )
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -189,12 +173,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="decides all values")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="silence after which a rank is lost")
     parser.add_argument("--progress", action="store_true", help="say on standard error what comes next")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str]) -> None:
-    """Try everything as this process's rank of MPI's world; rank 0 reports."""
     end_at_once()
     asked = _parse(arguments)
     # If NICs compress, the codec is theirs.
@@ -211,10 +193,7 @@ def main(arguments: list[str]) -> None:
             MPI.COMM_WORLD.Abort(error.exit_code)
             sys.exit(error.exit_code)  # where the launcher is gone, MPI returns
         if world.rank == 0:
-            if asked.json:
-                print(json.dumps(record, indent=2))
-            else:
-                print_table(record)
+            print(json.dumps(record, indent=2))
             if record["mismatch"]:
                 print(f"netoffload: {record['mismatch']}", file=sys.stderr, flush=True)
     if record["mismatch"]:
