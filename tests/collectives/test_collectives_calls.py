@@ -270,10 +270,6 @@ def short_sum(exchange: Exchange, count: int) -> None:
 
 
 DISAGREEMENTS: dict[str, tuple[Body, str]] = {
-    "length": (
-        lambda e: ring_allreduce(e, zeros(10 + (e.rank == 2)), tagged=False),
-        r"ranks disagree: rank \d calls untagged ring-allreduce SUM of 1[01] floats, rank \d calls .* of 1[01] floats",
-    ),
     "length of a short vector": (
         lambda e: ShortAllreduce(e, 10 + (e.rank == 2), tagged=False)(
             zeros(10 + (e.rank == 2)), zeros(10 + (e.rank == 2))
@@ -284,16 +280,6 @@ DISAGREEMENTS: dict[str, tuple[Body, str]] = {
         lambda e: barrier(e) if e.rank == 1 else short_sum(e, 10),
         r"(calls barrier, rank \d calls untagged ring-allreduce|SUM of 10 floats, rank \d calls barrier)",
     ),
-    "operation": (
-        lambda e: ring_allreduce(e, zeros(9), tagged=True, operation=Operation.MAX if e.rank else Operation.SUM),
-        r"calls tagged ring-allreduce (SUM|MAX) .* calls tagged ring-allreduce (SUM|MAX)",
-    ),
-    "root": (lambda e: broadcast(e, zeros(9), root=int(e.rank == 3), tagged=True), r"with root [01], .* root [01];"),
-    "call": (
-        lambda e: broadcast(e, zeros(9), root=0, tagged=True) if e.rank else reduce(e, zeros(9), root=0, tagged=True),
-        r"(broadcast|reduce SUM) of 9 .*(broadcast|reduce SUM) of 9",
-    ),
-    "tag": (lambda e: broadcast(e, zeros(9), root=0, tagged=e.rank > 1), r"(un)?tagged broadcast .* (un)?tagged"),
     "parts": (
         lambda e: ring_reduce_scatter(
             e, zeros(8), partition(8, 4) if e.rank else consecutive([5, 1, 1, 1]), tagged=False

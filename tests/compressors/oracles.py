@@ -31,13 +31,11 @@ def words_exact(key: tuple[int, int], first: int, count: int) -> Uint32Array:
 
 
 def pack_exact(codes: Codes, width: int) -> bytes:
-    """The stream of codes below 2^width."""
     number = sum(int(code) << i * width for i, code in enumerate(codes))
     return number.to_bytes(stream_octets(codes.size, width), "little")
 
 
 def unpack_exact(stream: bytes, count: int, width: int) -> Codes:
-    """The codes of a stream."""
     number = int.from_bytes(stream, "little")
     return np.array([number >> i * width & ((1 << width) - 1) for i in range(count)], np.uint16)
 

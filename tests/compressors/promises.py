@@ -53,7 +53,6 @@ class MeanCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether chance explains the distances."""
         tolerance = SPREAD * math.sqrt(2.1 / self.values)  # a digit's fourth moment is a little above the normal one's
         return self.largest_z < LARGEST_Z and abs(self.mean_square - 1) < tolerance
 
@@ -69,7 +68,6 @@ class BoundCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether the bound holds."""
         return self.variance_ratio <= self.bound
 
 
@@ -130,7 +128,6 @@ def gradients_like(workers: int, count: int, seed: int) -> list[Float32Array]:
 
 
 def main(words: list[str]) -> int:
-    """Check both promises, print what was found, and return 1 if one does not hold."""
     parser = argparse.ArgumentParser(prog="python -m tests.compressors.promises", allow_abbrev=False)
     parser.add_argument("--draws", type=parse_count, default=10_000, help="ternary vectors of each worker")
     parser.add_argument("--workers", type=int, default=4, help="workers that share TernGrad's scaler")

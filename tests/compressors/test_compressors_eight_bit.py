@@ -16,36 +16,8 @@ from netoffload.errors import CodecError, UsageError
 from tests.compressors.oracles import octets_exact
 
 EVERY_TYPE = pytest.mark.parametrize("kind", TYPES)
-LARGE = 2_003 if JIT_DISABLED else 1_000_003
 
 # fmt: off
-TREE = (
-    # 0 bits
-    0.45,
-    # 1 bits
-    0.275, 0.725,
-    # 2 bits
-    0.1875, 0.3625, 0.5875, 0.8625,
-    # 3 bits
-    0.14375, 0.23125, 0.31875, 0.40625, 0.51875, 0.65625, 0.79375, 0.93125,
-    # 4 bits
-    0.121875, 0.165625, 0.209375, 0.253125, 0.296875, 0.340625, 0.384375, 0.428125, 0.484375,
-    0.553125, 0.621875, 0.690625, 0.759375, 0.828125, 0.896875, 0.965625,
-    # 5 bits
-    0.1109375, 0.1328125, 0.1546875, 0.1765625, 0.1984375, 0.2203125, 0.2421875, 0.2640625, 0.2859375,
-    0.3078125, 0.3296875, 0.3515625, 0.3734375, 0.3953125, 0.4171875, 0.4390625, 0.4671875, 0.5015625,
-    0.5359375, 0.5703125, 0.6046875, 0.6390625, 0.6734375, 0.7078125, 0.7421875, 0.7765625, 0.8109375,
-    0.8453125, 0.8796875, 0.9140625, 0.9484375, 0.9828125,
-    # 6 bits
-    0.10546875, 0.11640625, 0.12734375, 0.13828125, 0.14921875, 0.16015625, 0.17109375, 0.18203125, 0.19296875,
-    0.20390625, 0.21484375, 0.22578125, 0.23671875, 0.24765625, 0.25859375, 0.26953125, 0.28046875, 0.29140625,
-    0.30234375, 0.31328125, 0.32421875, 0.33515625, 0.34609375, 0.35703125, 0.36796875, 0.37890625, 0.38984375,
-    0.40078125, 0.41171875, 0.42265625, 0.43359375, 0.44453125, 0.45859375, 0.47578125, 0.49296875, 0.51015625,
-    0.52734375, 0.54453125, 0.56171875, 0.57890625, 0.59609375, 0.61328125, 0.63046875, 0.64765625, 0.66484375,
-    0.68203125, 0.69921875, 0.71640625, 0.73359375, 0.75078125, 0.76796875, 0.78515625, 0.80234375, 0.81953125,
-    0.83671875, 0.85390625, 0.87109375, 0.88828125, 0.90546875, 0.92265625, 0.93984375, 0.95703125, 0.97421875,
-    0.99140625,
-)
 # fmt: on
 """Every number of the bisection tree of (0.1, 1) with its first cut at 0.45, by depth."""
 
@@ -66,28 +38,22 @@ def gradient(count: int, seed: int = 1) -> Float32Array:
     return np.random.default_rng([seed, count]).standard_normal(count, np.float32) * np.float32(0.01)
 
 
-def exact(decimal: str) -> Fraction:
-    return Fraction(decimal)
+def cuts(bits: int, low: Fraction = Fraction("0.1"), high: Fraction = Fraction(1)) -> list[Fraction]:
+    """The cuts of (low, high) after ``bits`` bisections, in order; the whole interval's first cut is at 0.45."""
+    cut = Fraction("0.45") if high - low == Fraction("0.9") else (low + high) / 2
+    return [*cuts(bits - 1, low, cut), *cuts(bits - 1, cut, high)] if bits else [cut]
 
 
-def test_the_dynamic_tree_is_this_list() -> None:
-    tree = [Fraction(str(number)) for number in TREE]
-    assert len(tree) == 127
-    wanted = [Fraction(0)]
-    for bits in range(7):
-        wanted += [number / 10 ** (6 - bits) for number in tree[(1 << bits) - 1 : (2 << bits) - 1]]
-    assert magnitudes("dynamic") == wanted
-    assert magnitudes("dynamic") == sorted(magnitudes("dynamic"))
-
-
-def test_the_static_tree_is_this_list() -> None:
-    leaves = [Fraction(str(number)) for number in TREE[15:31]]
-    assert magnitudes("static") == [leaf / 10**exponent for exponent in range(8) for leaf in leaves]
+def test_the_trees_are_cuts_of_an_interval() -> None:
+    assert [float(cut) for cut in cuts(2)] == [0.1875, 0.3625, 0.5875, 0.8625]
+    dynamic = [Fraction(0), *(cut / 10 ** (6 - bits) for bits in range(7) for cut in cuts(bits))]
+    assert magnitudes("dynamic") == dynamic == sorted(dynamic)
+    assert magnitudes("static") == [cut / 10**exponent for exponent in range(8) for cut in cuts(4)]
 
 
 def test_mantissa_and_linear_are_these_lists() -> None:
     assert magnitudes("mantissa")[:18] == [*range(16), 0, Fraction(1, 10)]
-    assert magnitudes("mantissa")[-1] == exact("0.0000015")
+    assert magnitudes("mantissa")[-1] == Fraction("0.0000015")
     assert magnitudes("linear") == [Fraction(k, 127) for k in range(128)]
 
 
@@ -102,8 +68,8 @@ def test_the_papers_examples(value: float, printed: float, digits: int) -> None:
 
 
 def test_the_papers_static_example_is_a_cut_on_the_way() -> None:
-    assert tree_number(0b001, 3) == exact("0.23125")
-    assert tree_number(0b001, 3, MIDDLE_CUT) != exact("0.23125")
+    assert tree_number(0b001, 3) == Fraction("0.23125")
+    assert tree_number(0b001, 3, MIDDLE_CUT) != Fraction("0.23125")
 
 
 def test_the_other_reading_misses_the_papers_examples() -> None:
@@ -181,14 +147,6 @@ def test_all_floats_of_a_cell_sample() -> None:
         assert np.array_equal(payload[HEADER_OCTETS:], octets_exact(values, compressor.table))
 
 
-@EVERY
-def test_size_is_known_before(compressor: EightBit) -> None:
-    for count in (*range(0, 1001, 50 if JIT_DISABLED else 1), LARGE):
-        state = compressor.make_state(Layout.flat(count))
-        values = gradient(count)
-        assert compressor.wire_size(values, state) == compressor.encode(values, state).size
-
-
 def test_zero_groups_and_the_largest_floats() -> None:
     compressor, layout = EightBit("linear", bucket=2), Layout.flat(6)
     values = np.array([0.0, -0.0, 3.4e38, -3.4e38, 1e-45, -1e-45], np.float32)
@@ -202,9 +160,6 @@ def test_zero_groups_and_the_largest_floats() -> None:
 def test_what_no_encoder_makes_is_refused(compressor: EightBit) -> None:
     layout = Layout.flat(70)
     payload = compressor.encode(gradient(70), compressor.make_state(layout))
-    for wrong in (payload[:-1].copy(), np.append(payload, np.uint8(0)), payload[:5].copy()):
-        with pytest.raises(CodecError):
-            compressor.decode(wrong, layout)
     if compressor.norm == "max":
         for scaler in (-1.0, np.nan, np.inf, -0.0):
             broken = payload.copy()
@@ -217,10 +172,6 @@ def test_what_no_encoder_makes_is_refused(compressor: EightBit) -> None:
         broken[-3] = octet
         with pytest.raises(CodecError, match="octet 67"):
             compressor.decode(broken, layout)
-    others = [other for other in COMPRESSORS if other.flags != compressor.flags]
-    for other in others:
-        with pytest.raises(CodecError):
-            other.decode(payload, layout)
 
 
 @EVERY_TYPE

@@ -82,56 +82,16 @@ def test_what_would_become_infinite_is_refused(name: str, smallest: float) -> No
 
 
 @pytest.mark.parametrize("spec", ["fp16", "bf16", "16b-T", "22b-T", "24b-T", *libraries.available()])
-def test_size_is_known_before_and_values_come_back(spec: str) -> None:
-    name = "zstd" if spec == "zstd-1" else spec
-    compressor = registry.parse(name)
-    assert registry.parse(compressor.spec) == compressor
-    bound = {"fp16": 2.0**-11, "bf16": 2.0**-8, "16b-T": 2.0**-7, "22b-T": 0.5, "24b-T": 1.0}
-    step = 50 if JIT_DISABLED or isinstance(compressor, General) else 1
-    for count in (*range(8), *range(8, 1001, step), LARGE):
-        values, layout = gradient(count), Layout.flat(count)
-        state = compressor.make_state(layout)
-        size = compressor.wire_size(values, state)
-        payload = compressor.encode(values, state)
-        assert payload.size == size
-        decoded = compressor.decode(payload, layout)
-        if name == "zfp":
-            assert np.all(np.abs(decoded - values) <= 2 * 2.0**-10)
-        elif name in bound:
-            assert np.all(np.abs(decoded - values) <= bound[name] * np.abs(values) + 6e-8)
+def test_values_come_back_within_their_bound(spec: str) -> None:
+    compressor = registry.parse("zstd" if spec == "zstd-1" else spec)
+    bound = {"fp16": 2.0**-11, "bf16": 2.0**-8, "16b-T": 2.0**-7, "22b-T": 0.5, "24b-T": 1.0}.get(spec, 0)
+    for count in (*range(8), 1000, LARGE):
+        values = gradient(count)
+        decoded = compressor.decode(encoded(compressor, values), Layout.flat(count))
+        if bound or spec == "zfp":
+            assert np.all(np.abs(decoded - values) <= (bound * np.abs(values) + 6e-8 if bound else 2 * 2.0**-10))
         else:
             assert decoded.tobytes() == values.tobytes()
-
-
-@pytest.mark.parametrize("compressor", [*HALVES, *LIBRARIES], ids=lambda compressor: compressor.spec)
-def test_a_wrong_length_and_another_method_are_refused(compressor: Compressor) -> None:
-    layout = Layout.flat(70)
-    payload = encoded(compressor, gradient(70))
-    for wrong in (payload[:-1].copy(), np.append(payload, np.uint8(0)), payload[:HEADER_OCTETS].copy()):
-        with pytest.raises(CodecError):
-            compressor.decode(wrong, layout)
-    with pytest.raises(CodecError):
-        compressor.decode(payload, Layout.flat(71))
-    for other in (*HALVES, *LIBRARIES):
-        if other != compressor:
-            with pytest.raises(CodecError):
-                other.decode(payload, layout)
-
-
-@EVERY_LIBRARY
-def test_noise_is_refused_or_decoded_but_never_kills(compressor: General) -> None:
-    """zfp does not check its stream: any octets of the right length are some floats."""
-    layout, random = Layout.flat(1000), np.random.default_rng(3)
-    payload = encoded(compressor, gradient(1000))
-    refused = 0
-    for _ in range(200):
-        broken = payload.copy()
-        broken[HEADER_OCTETS + 4 :] = random.integers(0, 256, payload.size - HEADER_OCTETS - 4, np.uint8)
-        try:
-            assert np.isfinite(compressor.decode(broken, layout)).all()
-        except CodecError:
-            refused += 1
-    assert refused > (0 if compressor.library == "zfp" else 150)
 
 
 def test_lossless_libraries_refuse_values_that_are_not_finite() -> None:

@@ -52,12 +52,6 @@ def test_words_are_the_same_on_every_machine() -> None:
     assert words_exact((1, 2), 0, 3).tolist() == [1991913125, 229111015, 3991167310]
 
 
-def test_every_bit_is_1_half_the_time() -> None:
-    sample = words(1, 0, 0)
-    z = (bits_of(sample).sum(axis=0) - sample.size / 2) / math.sqrt(sample.size / 4)
-    assert np.abs(z).max() < 4.5
-
-
 @pytest.mark.parametrize("distance", [1, 2, 64])
 def test_neighbours_are_independent_bit_by_bit(distance: int) -> None:
     sample = words(1, 0, 0)

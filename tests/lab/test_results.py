@@ -8,30 +8,21 @@ import pytest
 
 from netoffload.errors import UsageError
 from netoffload.lab import reports, results
-from netoffload.lab.results import (
-    ClassCounts,
-    Learning,
-    NodeTraffic,
-    Record,
-    Spread,
-    Timing,
-    Traffic,
-)
 from tests.lab.records import a_run
 from tests.shared.commands import netoffload
 
 
-def a_record() -> Record:
-    run, samples = a_run("inc+c", 0.03), Spread.of([0.03, 0.02, 0.04])
-    nodes = (NodeTraffic("n0", 1000, 10), NodeTraffic("n1", 500, 6))
+def a_record() -> results.Record:
+    run, samples = a_run("inc+c", 0.03), results.Spread.of([0.03, 0.02, 0.04])
+    nodes = (results.NodeTraffic("n0", 1000, 10), results.NodeTraffic("n1", 500, 6))
     return dataclasses.replace(
         run,
         configuration=dataclasses.replace(run.configuration, loss_scale=4.0),
         rate_bps_measured=None,
-        timing=Timing(samples, samples, samples, samples, samples, samples, samples, None),
-        traffic=Traffic(nodes, 600, 100, 7, ClassCounts(1, 2, 3, 4), 0.5, {"drop_checksum": 2}),
+        timing=results.Timing(samples, samples, samples, samples, samples, samples, samples, None),
+        traffic=results.Traffic(nodes, 600, 100, 7, results.ClassCounts(1, 2, 3, 4), 0.5, {"drop_checksum": 2}),
         compression_efficiency=0.2,
-        learning=Learning(0.5, {"5": 0.25}, None),
+        learning=results.Learning(0.5, {"5": 0.25}, None),
         peak_memory_octets=(500, 700),
     )
 
@@ -64,9 +55,9 @@ def test_derived_numbers() -> None:
 
 
 def test_spread_of_samples() -> None:
-    assert Spread.of([4.0, 1.0, 2.0, 3.0, 5.0]) == Spread(3.0, 2.0, 4.0, 1.0, 5.0)
-    assert Spread.of([1.0, 2.0]) == Spread(1.5, 1.25, 1.75, 1.0, 2.0)
-    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0, 7.0, 7.0)
+    assert results.Spread.of([4.0, 1.0, 2.0, 3.0, 5.0]) == results.Spread(3.0, 2.0, 4.0, 1.0, 5.0)
+    assert results.Spread.of([1.0, 2.0]) == results.Spread(1.5, 1.25, 1.75, 1.0, 2.0)
+    assert results.Spread.of([7.0]) == results.Spread(7.0, 7.0, 7.0, 7.0, 7.0)
 
 
 def changed(path: tuple[str, ...], value: Any) -> str:

@@ -1,6 +1,6 @@
 """mpi4py's own tests for buffers, with their float32 calls turned into ``_comp``: a command, not a test module.
 
-    python tests/mpi/mpi4py_suite.py [--ranks 3] [--mpi openmpi] [--tests FOLDER] [--only-float32] [-k WORDS]
+    mpiexec -n 3 python -m mpi4py -m tests.mpi.mpi4py_suite [--tests FOLDER] [--only-float32] [-k WORDS]
 
 The tests are mpi4py's and are not kept here. ``--tests`` or ``$NETOFFLOAD_MPI4PY_TESTS`` names the folder ``test`` of
 the sources of the installed mpi4py; without it pip downloads them. ``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` become
@@ -20,7 +20,7 @@ import tempfile
 import time
 import unittest
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -51,29 +51,22 @@ class NoSourcesError(SystemExit):
 
 
 def given_tests() -> Path | None:
-    """Return the folder of mpi4py's tests that the environment names."""
     return Path(os.environ[ENV_TESTS]) if os.environ.get(ENV_TESTS) else None
 
 
-ROOT = Path(__file__).parents[2]
-LIMIT_S = 600
-
-
 def main() -> int:
-    """Launch the ranks, or be one."""
+    from mpi4py import MPI
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=3)
-    parser.add_argument("--mpi", default="mpich", help="mpich or openmpi")
     parser.add_argument("--tests", type=Path, default=given_tests(), help=f"folder; default: ${ENV_TESTS}")
     parser.add_argument("--only-float32", action="store_true", help="no arrays of other types, or in GPU memory")
     parser.add_argument("-k", dest="words", default="", help="only tests whose name has these letters")
-    parser.add_argument("--be-a-rank", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.be_a_rank:
-        return run_rank(options.tests, options.words, only_float32=options.only_float32)
-    with tests_folder(options.tests) as folder:
-        passed_on = ["--tests", str(folder), "-k", options.words, *(["--only-float32"] if options.only_float32 else [])]
-        return launch(options.ranks, options.mpi, passed_on)
+    options, world = parser.parse_args(), MPI.COMM_WORLD
+    with tests_folder(options.tests) if world.rank == 0 else contextlib.nullcontext(Path()) as found:
+        folder = world.bcast(found)
+        failed = run_rank(folder, options.words, only_float32=options.only_float32)
+        MPI.Intracomm(world).Barrier()
+    return failed
 
 
 @contextlib.contextmanager
@@ -98,23 +91,6 @@ def tests_folder(given: Path | None) -> Iterator[Path]:
         with tarfile.open(archive) as sources:
             sources.extractall(scratch, filter="data")
         yield Path(scratch) / archive.name.removesuffix(".tar.gz") / "test"
-
-
-def launch(ranks: int, mpi: str, options: Sequence[str]) -> int:
-    """Run the tests on so many ranks and return 0 if all passed on all of them."""
-    sys.path.insert(0, str(ROOT))  # this file is started by its path
-    from tests.shared.local_ranks import make_local_launch
-
-    program = [sys.executable, "-m", "mpi4py", __file__, "--be-a-rank", *options]
-    start = make_local_launch(mpi, [program] * ranks)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("NETOFFLOAD_CONTROL")}
-    environment |= start.default_env | start.env | {"OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in (".", "daemon", "mpi_ext"))
-    try:
-        return subprocess.run(start.argv, env=environment, timeout=LIMIT_S, check=False).returncode
-    except subprocess.TimeoutExpired:
-        print(f"the ranks did not end within {LIMIT_S} s", file=sys.stderr)
-        return 1
 
 
 def run_rank(folder: Path, words: str, *, only_float32: bool) -> int:
@@ -145,7 +121,6 @@ def run_rank(folder: Path, words: str, *, only_float32: bool) -> int:
 
 
 def turn_communicators() -> list[Any]:
-    """Put a TurnedComm in the place of the communicators that mpi4py's tests begin with."""
     from mpi4py import MPI
 
     kind = make_turned_comm()
@@ -173,7 +148,6 @@ def load_tests(folder: Path, words: str, *, only_float32: bool) -> list[unittest
 
 
 def flatten(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
-    """Yield the tests of a suite of suites."""
     for item in suite:
         if isinstance(item, unittest.TestSuite):
             yield from flatten(item)
@@ -255,7 +229,6 @@ def kind_of(spec: Any) -> str | None:
 
 
 def report(passed: int, skipped: list[str], failed: list[str], seconds: float) -> None:
-    """Print what became of the tests and of their calls."""
     reasons = Counter(text.rsplit(": ", 1)[1] for text in skipped)
     for reason, number in reasons.items():
         print(f"left out by mpi4py for want of {reason}: {number}")

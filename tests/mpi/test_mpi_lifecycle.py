@@ -23,7 +23,7 @@ from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi import CompComm
 from tests.mpi.verify.local_ranks import ThreadComm
-from tests.transport.tcp_ranks import run_tcp
+from tests.transport.tcp_ranks import run_tcp, wait_less
 
 TWO_THREADS = "rank 0 calls collectives of one communicator from two threads at the same time"
 
@@ -63,7 +63,6 @@ def test_what_one_rank_requires_in_vain_is_told_to_all() -> None:
         assert "compression is required, but this rank has no NIC" in str(error)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("odd", "usual"),
     [
@@ -75,7 +74,11 @@ def test_what_one_rank_requires_in_vain_is_told_to_all() -> None:
         ({"algorithm": "hierarchical", "top": "wa"}, {"algorithm": "hierarchical"}),
     ],
 )
-def test_ranks_that_differ_in_an_option_all_hear_of_it(odd: dict[str, Any], usual: dict[str, Any]) -> None:
+def test_ranks_that_differ_in_an_option_all_hear_of_it(
+    odd: dict[str, Any], usual: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_less(monkeypatch)
+
     def body(exchange: TcpExchange) -> None:
         options = odd if exchange.rank == 1 else usual
         ThreadComm.over(exchange).Allreduce_comp(MPI.IN_PLACE, np.ones(100, np.float32), **options)

@@ -1,8 +1,6 @@
 """Programs on MPI's ranks on loopback: communicators, the pages' programs, mpi4py's own tests, and ranks that end."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,8 +38,8 @@ def test_every_communicator_reduces_and_refuses(size: int, mpi: str) -> None:
 
 
 @pytest.mark.usefixtures("_forks")
-def test_a_rank_that_dies_ends_the_job() -> None:
-    assert ranks(3, str(PROGRAMS / "die.py"), timeout_s=30).returncode != 0
+def test_a_rank_that_dies_ends_the_job(tmp_path: Path) -> None:
+    assert ranks(3, str(PROGRAMS / "stop_in_set_up.py"), str(tmp_path), "dies", timeout_s=30).returncode != 0
 
 
 def test_the_programs_of_the_pages_run(tmp_path: Path) -> None:
@@ -105,7 +103,6 @@ def sources() -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_mpi4pys_own_tests_pass_through_comp(sources: Path) -> None:
-    command = [sys.executable, mpi4py_suite.__file__, "--only-float32", "--tests", str(sources)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=220, check=False)
+    done = ranks(3, "-m", "tests.mpi.mpi4py_suite", "--only-float32", "--tests", str(sources), timeout_s=220)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failed" in done.stdout

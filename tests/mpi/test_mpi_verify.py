@@ -19,7 +19,6 @@ from netoffload.lab.testbed.processes import guarded, marked
 from netoffload_mpi import CompComm
 from netoffload_mpi.verify import CALLS
 from tests.mpi.verify import lost_rank
-from tests.mpi.verify.__main__ import packed
 from tests.mpi.verify.cases import EXACT, Place
 from tests.mpi.verify.failures import FAMILIES
 from tests.mpi.verify.run import Trial, first_difference
@@ -47,7 +46,7 @@ NOT_MOVING = {"Barrier"}
 )
 def test_every_call_is_plain_mpis_and_the_codecs(mpi: str, most: int, sizes: tuple[int, ...]) -> None:
     words = [word for size in sizes for word in ("--size", str(size))]
-    done = ranks(most, "-m", PROGRAM, "--offload", "nic", "--json", *words, mpi=mpi)
+    done = ranks(most, "-m", PROGRAM, "--offload", "nic", *words, mpi=mpi)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["mismatch"] is None
@@ -85,11 +84,6 @@ def test_a_value_a_length_or_a_status_that_is_wrong_is_found() -> None:
     assert first_difference((zeros[:2],), (ones,)) == "2 values came instead of 3"
     assert first_difference(((1, 2, 3),), ((1, 2, 4),)) is not None
     assert first_difference((), (zeros,)) is not None
-
-
-def test_communicators_share_rounds() -> None:
-    assert packed([1, 2, 3, 4, 5, 8], 8) == [[8], [5, 3], [4, 2, 1]]
-    assert packed([2, 2, 1], 3) == [[2, 1]]
 
 
 @pytest.mark.parametrize(

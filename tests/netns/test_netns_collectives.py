@@ -31,7 +31,7 @@ def test_long_calls_through_nics_are_accounted(nic_bed: Testbed) -> None:
 
 
 def test_every_call_through_nics_is_the_codecs_arithmetic(nic_bed: Testbed) -> None:
-    program = ["python", "-m", "tests.mpi.verify", "--ranks", "4", "--size", "3001", "--size", "70001", "--json"]
+    program = ["python", "-m", "tests.mpi.verify", "--ranks", "4", "--size", "3001", "--size", "70001"]
     record = json.loads(output_of(nic_bed, range(4), program, timeout_s=100))
     assert record["mismatch"] is None
     assert record["has_nic"]

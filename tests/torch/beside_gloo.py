@@ -119,7 +119,6 @@ def _is_close(ours: Tensor, theirs: Tensor, size: int) -> bool:
 
 
 def _merged(told: Sequence[list[Row]]) -> Iterator[Row]:
-    """Return the rows of all ranks, each once."""
     found: dict[tuple[str, str, tuple[int, ...]], Row] = {}
     for rank, rows in enumerate(told):
         for row in rows:
@@ -133,7 +132,6 @@ def _merged(told: Sequence[list[Row]]) -> Iterator[Row]:
 
 
 def main(words: list[str]) -> int:
-    """Carry a command line out; return 1 if a result is wrong."""
     known = [str(one).removeprefix("torch.") for one in DTYPES]
     parser = argparse.ArgumentParser(prog="python -m tests.torch.beside_gloo", allow_abbrev=False)
     parser.add_argument("--ranks", "-n", type=int, default=8, help="of the largest group; of 2, 3, 4 are tried, too")

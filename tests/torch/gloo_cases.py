@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -34,18 +35,24 @@ class Place:
 
     @property
     def rank(self) -> int:
-        """This rank in the group."""
         return self.group.rank()
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
         return len(self.ranks)
 
     @property
     def root(self) -> int:
         """The root of rooted calls, counted in the world."""
         return self.ranks[-1]
+
+    @property
+    def is_root(self) -> bool:
+        return self.ranks[self.rank] == self.root
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
 
     def values(self, *shape: int) -> Tensor:
         """Return new values of the case's shape, or of the given one; a matrix is transposed in memory."""
@@ -59,13 +66,17 @@ class Place:
             made = torch.randint(low, 2 if self.dtype is torch.bool else 10, shape, generator=seed).to(self.dtype)
         return made.t().contiguous().t() if len(shape) == 2 and not self.is_plain else made
 
-    def row(self) -> Tensor:
-        """Return new values in one dimension."""
-        return self.values(math.prod(self.shape))
+    def one_each(self) -> list[Tensor]:
+        """Return new values for every rank."""
+        return [self.values() for _ in self.ranks]
 
     def room(self, *shape: int) -> Tensor:
         """Return a tensor for results."""
         return torch.zeros(shape or self.shape, dtype=self.dtype)
+
+    def rooms(self) -> list[Tensor]:
+        """Return a tensor for results of every rank."""
+        return [self.room() for _ in self.ranks]
 
 
 Try = Callable[[Place], list[Tensor]]
@@ -87,165 +98,113 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Return every case."""
     for name in (*ARITHMETIC, *BITWISE, "AVG"):
         dtypes = {"AVG": FLOATS}.get(name, INTEGERS if name in BITWISE else DTYPES)
-        yield Case(f"all_reduce {name}", _with_op(_all_reduce, name), dtypes, is_same=True)
-        yield Case(f"reduce_scatter {name}", _with_op(_reduce_scatter, name), dtypes)
+        yield Case(f"all_reduce {name}", partial(_all_reduce, op=getattr(dist.ReduceOp, name)), dtypes, is_same=True)
+        yield Case(f"reduce_scatter {name}", partial(_reduce_scatter, op=getattr(dist.ReduceOp, name)), dtypes)
         if name != "AVG":
-            yield Case(f"reduce {name}", _with_op(_reduce, name), dtypes)
+            yield Case(f"reduce {name}", partial(_reduce, op=getattr(dist.ReduceOp, name)), dtypes)
     for name, tried in _REDUCTIONS.items():
         yield Case(f"{name} SUM", tried, is_same=name.startswith("all_reduce"))
     for name, tried in _MOVEMENTS.items():
         yield Case(name, tried, is_same=name.startswith(("broadcast", "all_gather")))
 
 
-def _with_op(tried: Callable[[Place, Any], list[Tensor]], name: str) -> Try:
-    return lambda place: tried(place, getattr(dist.ReduceOp, name))
+def _left(results: Tensor | list[Tensor], _called: Any) -> list[Tensor]:
+    """Return what a call has left in tensors that were made for it."""
+    return results if isinstance(results, list) else [results]
 
 
-def _all_reduce(place: Place, op: Any) -> list[Tensor]:
-    values = place.values()
-    dist.all_reduce(values, op, place.group)
-    return [values]
+def _all_reduce(at: Place, op: Any) -> list[Tensor]:
+    return _left(values := at.values(), dist.all_reduce(values, op, at.group))
 
 
-def _reduce(place: Place, op: Any) -> list[Tensor]:
-    values = place.values()
-    dist.reduce(values, place.root, op, place.group)
-    return [values] if place.ranks[place.rank] == place.root else []
+def _reduce(at: Place, op: Any) -> list[Tensor]:
+    values = at.values()
+    return _left([values] if at.is_root else [], dist.reduce(values, at.root, op, at.group))
 
 
-def _reduce_scatter(place: Place, op: Any) -> list[Tensor]:
-    into = place.room()
-    dist.reduce_scatter(into, [place.values() for _ in place.ranks], op, place.group)
-    return [into]
+def _reduce_scatter(at: Place, op: Any) -> list[Tensor]:
+    return _left(into := at.room(), dist.reduce_scatter(into, at.one_each(), op, at.group))
 
 
-def _all_reduce_async(place: Place) -> list[Tensor]:
-    values = [place.values() for _ in range(3)]
-    works = [dist.all_reduce(one, group=place.group, async_op=True) for one in values]
-    futures = [work.get_future() for work in works if work is not None]
-    return [future.wait()[0] for future in futures]
+def _all_reduce_async(at: Place) -> list[Tensor]:
+    works = [dist.all_reduce(at.values(), group=at.group, async_op=True) for _ in range(3)]
+    return [work.get_future().wait()[0] for work in works if work is not None]
 
 
-def _all_reduce_coalesced(place: Place) -> list[Tensor]:
-    values = [place.values(), place.values(5)]
-    dist.all_reduce_coalesced(values, group=place.group)
-    return values
-
-
-def _reduce_scatter_tensor(place: Place) -> list[Tensor]:
-    source = place.values(place.size * math.prod(place.shape))
-    into = place.room(math.prod(place.shape))
-    dist.reduce_scatter_tensor(into, source, group=place.group)
-    return [into]
-
-
-def _broadcast(place: Place) -> list[Tensor]:
-    values = place.values()
-    dist.broadcast(values, place.root, place.group)
-    return [values]
-
-
-def _all_gather(place: Place) -> list[Tensor]:
-    into = [place.room() for _ in place.ranks]
-    dist.all_gather(into, place.values(), place.group)
-    return into
-
-
-def _all_gather_into_tensor(place: Place) -> list[Tensor]:
-    values = place.row()
-    into = place.room(place.size * values.numel())
-    dist.all_gather_into_tensor(into, values, place.group)
-    return [into]
-
-
-def _gather(place: Place) -> list[Tensor]:
-    into = [place.room() for _ in place.ranks] if place.ranks[place.rank] == place.root else None
-    dist.gather(place.values(), into, place.root, place.group)
-    return into or []
-
-
-def _scatter(place: Place) -> list[Tensor]:
-    source = [place.values() for _ in place.ranks]
-    into = place.room()
-    dist.scatter(into, source if place.ranks[place.rank] == place.root else None, place.root, place.group)
-    return [into]
-
-
-def _all_to_all(place: Place) -> list[Tensor]:
-    into = [place.room() for _ in place.ranks]
-    dist.all_to_all(into, [place.values() for _ in place.ranks], place.group)
-    return into
-
-
-def _all_to_all_single(place: Place) -> list[Tensor]:
-    source = place.values(place.size * math.prod(place.shape))
-    into = torch.zeros_like(source)
-    dist.all_to_all_single(into, source, group=place.group)
-    return [into]
-
-
-def _all_to_all_single_split(place: Place) -> list[Tensor]:
+def _all_to_all_single_split(at: Place) -> list[Tensor]:
     """Rank r sends s + 1 rows of 3 to rank s."""
-    sizes = [rank + 1 for rank in range(place.size)]
-    source, own = place.values(sum(sizes) * 3).view(-1, 3), place.rank + 1
-    into = place.room(own * place.size, 3)
-    dist.all_to_all_single(into, source, [own] * place.size, sizes, place.group)
+    sizes = [rank + 1 for rank in range(at.size)]
+    source, own = at.values(sum(sizes) * 3).view(-1, 3), at.rank + 1
+    into = at.room(own * at.size, 3)
+    dist.all_to_all_single(into, source, [own] * at.size, sizes, at.group)
     return [into]
 
 
-def _send_recv(place: Place) -> list[Tensor]:
+def _send_recv(at: Place) -> list[Tensor]:
     """Two messages to the right, received in the other order by their tags."""
-    right, left = place.ranks[(place.rank + 1) % place.size], place.ranks[(place.rank - 1) % place.size]
-    source, into = [place.values(), place.values()], [place.room(), place.room()]
-    going = [dist.isend(one, right, place.group, tag) for tag, one in enumerate(source, 3)]
-    coming = [dist.irecv(into[tag], left, place.group, tag + 3) for tag in (1, 0)]
+    right, left = at.ranks[(at.rank + 1) % at.size], at.ranks[(at.rank - 1) % at.size]
+    source, into = [at.values(), at.values()], [at.room(), at.room()]
+    going = [dist.isend(one, right, at.group, tag) for tag, one in enumerate(source, 3)]
+    coming = [dist.irecv(into[tag], left, at.group, tag + 3) for tag in (1, 0)]
     for work in (*going, *coming):
         assert work is not None
         work.wait()
     return into
 
 
-def _recv_any(place: Place) -> list[Tensor]:
+def _recv_any(at: Place) -> list[Tensor]:
     """The root receives from any rank, and learns from which; gloo cannot receive an empty tensor this way."""
-    if 0 in place.shape:
+    if 0 in at.shape:
         return []
     heard = {}
-    if place.ranks[place.rank] != place.root:
-        dist.send(place.values(), place.root, place.group)
+    if not at.is_root:
+        dist.send(at.values(), at.root, at.group)
     else:
-        for _ in range(place.size - 1):
-            into = place.room()
-            heard[dist.recv(into, None, place.group)] = into
-    dist.barrier(place.group)  # or a rank's next message could be taken for another's
+        for _ in range(at.size - 1):
+            into = at.room()
+            heard[dist.recv(into, None, at.group)] = into
+    dist.barrier(at.group)  # or a rank's next message could be taken for another's
     return [heard[rank] for rank in sorted(heard)]
 
 
-def _batch(place: Place) -> list[Tensor]:
+def _batch(at: Place) -> list[Tensor]:
     """A ring by ``batch_isend_irecv``."""
-    right, left = place.ranks[(place.rank + 1) % place.size], place.ranks[(place.rank - 1) % place.size]
-    into = place.room()
-    going = dist.P2POp(dist.isend, place.values(), right, place.group)
-    for work in dist.batch_isend_irecv([going, dist.P2POp(dist.irecv, into, left, place.group)]):
+    right, left = at.ranks[(at.rank + 1) % at.size], at.ranks[(at.rank - 1) % at.size]
+    into = at.room()
+    going = dist.P2POp(dist.isend, at.values(), right, at.group)
+    for work in dist.batch_isend_irecv([going, dist.P2POp(dist.irecv, into, left, at.group)]):
         work.wait()
     return [into]
 
 
 _REDUCTIONS: Final[Mapping[str, Try]] = {
     "all_reduce async": _all_reduce_async,
-    "all_reduce_coalesced": _all_reduce_coalesced,
-    "reduce_scatter_tensor": _reduce_scatter_tensor,
+    "all_reduce_coalesced": lambda at: _left(
+        values := [at.values(), at.values(5)], dist.all_reduce_coalesced(values, group=at.group)
+    ),
+    "reduce_scatter_tensor": lambda at: _left(
+        into := at.room(at.numel), dist.reduce_scatter_tensor(into, at.values(at.size * at.numel), group=at.group)
+    ),
 }
 _MOVEMENTS: Final[Mapping[str, Try]] = {
-    "broadcast": _broadcast,
-    "all_gather": _all_gather,
-    "all_gather_into_tensor": _all_gather_into_tensor,
-    "gather": _gather,
-    "scatter": _scatter,
-    "all_to_all": _all_to_all,
-    "all_to_all_single": _all_to_all_single,
+    "broadcast": lambda at: _left(values := at.values(), dist.broadcast(values, at.root, at.group)),
+    "all_gather": lambda at: _left(into := at.rooms(), dist.all_gather(into, at.values(), at.group)),
+    "all_gather_into_tensor": lambda at: _left(
+        into := at.room(at.size * at.numel), dist.all_gather_into_tensor(into, at.values(at.numel), at.group)
+    ),
+    "gather": lambda at: _left(
+        into := at.rooms() if at.is_root else [], dist.gather(at.values(), into or None, at.root, at.group)
+    ),
+    "scatter": lambda at: _left(
+        into := at.room(), dist.scatter(into, at.one_each() if at.is_root else None, at.root, at.group)
+    ),
+    "all_to_all": lambda at: _left(into := at.rooms(), dist.all_to_all(into, at.one_each(), at.group)),
+    "all_to_all_single": lambda at: _left(
+        into := at.room(at.size * at.numel),
+        dist.all_to_all_single(into, at.values(at.size * at.numel), group=at.group),
+    ),
     "all_to_all_single, split": _all_to_all_single_split,
     "send, recv": _send_recv,
     "recv from any": _recv_any,

@@ -30,8 +30,6 @@ ENV = {
 
 
 class Launcher:
-    """Starts modules of ``tests/torch``."""
-
     def __init__(self, server: dict[str, str], modules: Collection[str]) -> None:
         self.env = {**os.environ, **ENV, **server}
         self._python = [sys.executable]
@@ -41,11 +39,9 @@ class Launcher:
             self._python = python_argv(modules, self.env)
 
     def argv(self, program: str, *words: object) -> list[str]:
-        """Return the command that starts a program."""
         return [*self._python, "-m", f"tests.torch.{program}", *map(str, words)]
 
     def run(self, program: str, *words: object, timeout_s: float = LIMIT_S) -> Done:
-        """Run a program to its end."""
         return self._run(self.argv(program, *words), timeout_s)
 
     def torchrun(self, options: list[str], program: str, *words: object, timeout_s: float = LIMIT_S) -> Done:
@@ -54,7 +50,6 @@ class Launcher:
         return self._run([*launch, *self.argv(program, *words)], timeout_s)
 
     def by_rank(self, program: str, *words: object) -> dict[int, Any]:
-        """Return what a program printed by ``print_ranks``."""
         done = self.run(program, *words)
         assert done.returncode == 0, done.stderr[-4000:]
         return dict(json.loads(done.stdout))

@@ -1,4 +1,4 @@
-"""The backend of ``torch.distributed``, on ranks that are forks of one process."""
+"""The backend of ``torch.distributed``, on ranks that are forks of one process; and torch's own tests over it."""
 
 import json
 import os
@@ -162,3 +162,18 @@ def test_one_round_over_the_ranks_of_torchrun_is_compared_with_gloo(launcher: La
     wrong = {name: texts for name, texts in json.loads(done.stdout)["wrong"].items() if texts}
     said = ["rank 1: 1 of 1000 values differ"]
     assert wrong == dict.fromkeys(("all_reduce of float32", "all_reduce of int64"), said)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("ranks", "is_quick", "passed_min"),
+    [(3, True, 55), *(pytest.param(ranks, False, 115, marks=pytest.mark.night) for ranks in (3, 4, 8))],
+)
+def test_torchs_own_tests_pass(launcher: Launcher, ranks: int, is_quick: bool, passed_min: int) -> None:
+    words = ["--quick"] if is_quick else []
+    done = launcher.run("torch_suite", "--json", "--ranks", ranks, *words, timeout_s=3500)
+    assert done.stdout, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["unexpected"], found["mended"]) == ([], [])
+    assert len(found["passed"]) >= passed_min

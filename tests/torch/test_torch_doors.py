@@ -1,7 +1,8 @@
-"""The packages for torch on real ranks: replicas agree and resumed runs go on to the bit; errors name the lost rank."""
+"""The packages for torch on real ranks: replicas agree, runs go on to the bit, errors name the lost rank; restarts."""
 
 import json
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def found_by(launcher: Launcher, *scenarios: str) -> dict[str, dict[int, Any]]:
-    """By scenario and rank, what was found."""
     done = launcher.run("programs.doors_ranks", *scenarios)
     assert done.returncode == 0, done.stderr
     return {scenario: dict(ranks) for scenario, ranks in json.loads(done.stdout).items()}
@@ -181,3 +181,38 @@ def test_what_the_wrapped_optimizer_holds_cannot_be_set_beside_it(name: str) -> 
     assert getattr(wrapped, name) is getattr(inner, name)
     with pytest.raises(AttributeError):
         setattr(wrapped, name, {})
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def rendezvous_of(kind: str) -> list[str]:
+    if kind == "c10d":
+        return ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}", "--rdzv-id", "job"]
+    if kind == "static":
+        return ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    return ["--standalone"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("door", "fault", "rendezvous"),
+    [
+        ("hook", "kill", "standalone"),
+        ("optimizer", "exception", "c10d"),
+        ("netoffload", "kill", "static"),
+        ("periodic", "stop", "standalone"),
+    ],
+)
+def test_the_next_attempt_finishes_through_every_door(
+    launcher: Launcher, door: str, fault: str, rendezvous: str, tmp_path: Path
+) -> None:
+    options = [*rendezvous_of(rendezvous), "--max-restarts", "2", "--monitor-interval", "0.2"]
+    done = launcher.torchrun(options, "programs.restarted_ranks", door, fault, tmp_path, timeout_s=180)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert found[0] == found[1]
+    assert found[0]["attempt"] == 1  # the first one after the fault

@@ -28,7 +28,6 @@ print("trained", end="")
 
 @pytest.fixture
 def wrapped() -> Iterator[DistributedDataParallel]:
-    """A model of one rank."""
     for state in list(first_gradient._waiting):  # of other tests
         state.came()
     gc.collect()  # their models

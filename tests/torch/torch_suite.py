@@ -70,7 +70,6 @@ class Backend(str):
 
 
 def main() -> int:
-    """Run the tests, print what became of them, and return 0 if all is as expected."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--backend", default="netoffload")
@@ -126,7 +125,6 @@ def load(backend: str) -> Any:
 
 
 def test_names(backend: str) -> Iterator[str]:
-    """Yield the names of the tests."""
     return (name for name in dir(load(backend).DistributedTest._DistTestBase) if name.startswith("test_"))
 
 
@@ -135,8 +133,6 @@ def run_test(backend: str, name: str, is_shown: bool) -> tuple[str, str, float]:
     suite, multi = load(backend), sys.modules["torch.testing._internal.common_distributed"]
 
     class Ranks(suite.TestDistBackend, suite.DistributedTest._DistTestBase):  # type: ignore[misc,name-defined]
-        """Torch's tests, on forks of this process."""
-
         def setUp(self) -> None:
             super().setUp()
             context = suite.torch.multiprocessing.get_context("fork")

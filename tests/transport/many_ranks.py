@@ -19,7 +19,6 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,14 +27,10 @@ import numpy as np
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import NetOffloadError, PeerLostError
-from netoffload.transport.messages.requests import wait_all
-from netoffload.transport.plane import wire_up
-from netoffload.transport.rendezvous.agreement import Offer
+from netoffload.transport import Calls, DataPlane, Lane, Settings, set_up, wait_all
 from netoffload.transport.rounds.driver import prepare
 from netoffload.transport.rounds.exchange import TcpExchange
-from netoffload.transport.wiring.lanes import Listeners
 
-ADDRESS: Final = "127.0.0.1"
 COUNT: Final = 10_000
 """Floats of the vector that is summed."""
 
@@ -56,7 +51,6 @@ class Trial:
 
 
 def tell(conn: socket.socket, what: Any) -> None:
-    """Send an object to the process at the other end."""
     octets = pickle.dumps(what)
     conn.sendall(_LENGTH.pack(len(octets)) + octets)
 
@@ -72,32 +66,42 @@ def hear(conn: socket.socket) -> Any:
     return pickle.loads(octets) if left and len(octets) == left else None
 
 
-def take_part(rank: int, parent: socket.socket, trial: Trial) -> dict[str, Any]:
-    """Be one rank; return what it found: times, sockets, and what is wrong."""
-    size = trial.ranks
-    listeners = Listeners(size, ADDRESS)
-    tell(parent, Offer(address=ADDRESS, ports=listeners.ports))
-    offers = hear(parent)
-    begun_s = time.monotonic()
-    exchange = wire_up(rank, offers, listeners, timeout_s=trial.timeout_s)
-    connected_s = time.monotonic()
-    values = np.full(COUNT, rank + 1, np.float32)
-    ring_allreduce(exchange, values, tagged=True)
+@dataclass
+class Relay:
+    """A rendezvous over the process that started the ranks."""
+
+    parent: socket.socket
+    rank: int
+    size: int
+    group: None = None
+
+    def __call__(self, value: Any) -> list[Any]:
+        tell(self.parent, (value,))
+        return list(hear(self.parent))
+
+
+def take_part(gather: Relay, trial: Trial) -> dict[str, Any]:
+    size, begun_s = trial.ranks, time.monotonic()
+    plane = set_up(gather, "127.0.0.1", Settings("inceptionn", 10, timeout_s=trial.timeout_s), DataPlane)
+    calls, exchange, connected_s = Calls(plane), plane.exchange, time.monotonic()
+    vectors = [np.full(COUNT, gather.rank + 1, np.float32) for _ in range(2)]
+    calls.run(lambda _: ring_allreduce(exchange, vectors[0], tagged=True), [Lane.TAGGED])
     summed_s = time.monotonic()
-    wrong = [] if (values == size * (size + 1) // 2).all() else [f"the sum is {values.min():g} to {values.max():g}"]
-    wrong += talk(exchange)
+    calls.start(lambda _: ring_allreduce(exchange, vectors[1], tagged=False), [Lane.UNTAGGED]).wait()
+    ranges = [f"a sum is {one.min():g} to {one.max():g}" for one in vectors if (one != size * (size + 1) // 2).any()]
+    wrong = ranges + talk(exchange) + ["it loaded mpi4py"] * ("mpi4py" in sys.modules)
     found: dict[str, Any] = {
         "set_up_s": connected_s - begun_s,
         "sum_s": summed_s - connected_s,
         "files": len(os.listdir("/proc/self/fd")) - 1,  # that of the folder itself
         "connections": len(exchange.watch.connections()),
+        "calls": calls.totals.calls,
     }
     if trial.lose is not None:
-        tell(parent, "ready")
-        hear(parent)  # comes when all ranks are ready
+        gather("ready")
         found["told_s"], text = lose(exchange, trial.lose)
         wrong += text
-    exchange.close()
+    calls.close()
     return found | {"wrong": wrong}
 
 
@@ -132,7 +136,6 @@ def end_with_parent() -> None:
 
 
 def fork_ranks(trial: Trial) -> dict[int, tuple[int, socket.socket]]:
-    """Start the ranks; return process id and connection of each."""
     ranks: dict[int, tuple[int, socket.socket]] = {}
     for rank in range(trial.ranks):
         ours, theirs = socket.socketpair()
@@ -142,7 +145,7 @@ def fork_ranks(trial: Trial) -> dict[int, tuple[int, socket.socket]]:
                 for other in (ours, *(conn for _, conn in ranks.values())):
                     other.close()
                 resource.setrlimit(resource.RLIMIT_NOFILE, (trial.files, trial.files))
-                tell(theirs, take_part(rank, theirs, trial))
+                tell(theirs, take_part(Relay(theirs, rank, trial.ranks), trial))
             except (NetOffloadError, OSError) as error:
                 tell(theirs, {"wrong": [f"{type(error).__name__}: {error}"]})
             finally:
@@ -152,43 +155,34 @@ def fork_ranks(trial: Trial) -> dict[int, tuple[int, socket.socket]]:
     return ranks
 
 
-def gather(ranks: Mapping[int, tuple[int, socket.socket]], kind: type) -> dict[int, Any]:
-    """Receive an object of this type from all ranks and send all to all; return objects of other types by rank."""
-    said = [hear(conn) for _, conn in ranks.values()]
-    wrong = {rank: one for rank, one in enumerate(said) if not isinstance(one, kind)}
-    for _, conn in ranks.values() if not wrong else ():
-        tell(conn, said)
-    return wrong
-
-
 def run(trial: Trial) -> dict[str, Any]:
     """Start the ranks, and return the record: the most that any rank needed, and what is wrong."""
     prepare()
     gc.freeze()  # so that the ranks share this process's memory: garbage collection would write to it
     ranks = fork_ranks(trial)
     try:
-        found = gather(ranks, Offer)
-        if not found and trial.lose is not None:
-            found = gather(ranks, str)
-        if not found:
-            found = {rank: hear(conn) for rank, (_, conn) in ranks.items() if rank != trial.lose}
+        said = [hear(conn) for _, conn in ranks.values()]
+        while all(isinstance(one, tuple) for one in said):
+            for _, conn in ranks.values():
+                tell(conn, [value for (value,) in said])
+            said = [hear(conn) for _, conn in ranks.values()]
     finally:
         for pid, conn in ranks.values():
             conn.close()
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    told = {rank: one or {"wrong": ["it ended without a result"]} for rank, one in found.items()}
+    ended = {"wrong": ["it ended without a result"]}
+    told = {rank: one or ended for rank, one in enumerate(said) if rank != trial.lose and not isinstance(one, tuple)}
 
     def most(name: str) -> Any:
         return max((one[name] for one in told.values() if one.get(name) is not None), default=None)
 
-    record = {name: most(name) for name in ("connections", "files", "set_up_s", "sum_s", "told_s")}
+    record = {name: most(name) for name in ("connections", "files", "calls", "set_up_s", "sum_s", "told_s")}
     wrong = [f"rank {rank}: {text}" for rank, one in told.items() for text in one["wrong"]]
     return {"ranks": trial.ranks, "files_allowed": trial.files, "lost": trial.lose, "most": record, "wrong": wrong}
 
 
 def main(words: list[str]) -> int:
-    """Carry a command line out; return 1 if a rank finds something wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.transport.many_ranks", allow_abbrev=False)
     parser.add_argument("--ranks", "-n", type=int, default=256)
     parser.add_argument("--files", type=int, default=1024, help="files that each rank may open: its ulimit -n")

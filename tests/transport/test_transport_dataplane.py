@@ -6,6 +6,8 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,6 @@ from netoffload.collectives import (
 )
 from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.hierarchy import SubExchange
-from netoffload.collectives.reference import ring_sum
 from netoffload.collectives.schedule import consecutive
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import ENV_CONTROL, TOS_COMPRESS
@@ -38,49 +39,11 @@ from netoffload.transport.rendezvous.agreement import Agreement, Marking, Offer,
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.hello import Hello, Step
 from netoffload.transport.wiring.lanes import CALL_LANES, Lane, Listeners
-from tests.transport.tcp_ranks import die, part, run_tcp, wait_less
+from tests.transport.tcp_ranks import part, run_tcp, wait_less
 
 
 def values_of(rank: int, count: int) -> Float32Array:
     return np.random.default_rng(rank).normal(0.0, 0.05, count).astype(np.float32)
-
-
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("tagged", [False, True])
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-@pytest.mark.parametrize("count", [0, 3, 1_000_003])
-def test_ring_over_sockets(size: int, count: int, tagged: bool) -> None:
-    def body(exchange: TcpExchange) -> bytes:
-        values = values_of(exchange.rank, count)
-        for _ in range(2):
-            values[:] = values_of(exchange.rank, count)
-            ring_allreduce(exchange, values, tagged=tagged)
-        return values.tobytes()
-
-    expected = ring_sum([values_of(rank, count) for rank in range(size)]).tobytes()
-    assert run_tcp(size, body) == [expected] * size
-
-
-def test_worker_aggregator_over_sockets() -> None:
-    count = 300_007
-
-    def body(exchange: TcpExchange) -> bytes:
-        parameters = np.zeros(count, dtype=np.float32)
-        for _ in range(2):
-            if exchange.rank == 3:
-
-                def update(total: Float32Array) -> None:
-                    parameters[:] -= total
-
-                aggregate(exchange, parameters, update, tagged=True)
-            else:
-                gradient = values_of(exchange.rank, count)
-                worker_exchange(exchange, gradient, parameters, aggregator=3, tagged=True)
-            barrier(exchange)
-        return parameters.tobytes()
-
-    total = (values_of(0, count) + values_of(1, count)) + values_of(2, count)
-    assert run_tcp(4, body) == [((-total) - total).tobytes()] * 4
 
 
 def test_tag_is_on_both_ends_of_tagged_connections_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,19 +108,6 @@ def test_a_closed_peer_is_named_at_once_on_every_rank() -> None:
     for rank in (0, 1, 3):
         assert isinstance(lost[rank], PeerLostError)
         assert "rank 2 closed its communicator" in str(lost[rank])
-
-
-def test_a_rank_that_dies_without_a_farewell_is_named_on_every_rank() -> None:
-    def body(exchange: TcpExchange) -> None:
-        if exchange.rank == 2:
-            die(exchange)
-            return
-        ring_allreduce(exchange, np.zeros(1000, dtype=np.float32), tagged=False)
-
-    lost = run_tcp(5, body, timeout_s=20)
-    for rank in (0, 1, 3, 4):
-        assert isinstance(lost[rank], PeerLostError)
-        assert "rank 2 died" in str(lost[rank])
 
 
 def test_a_cut_connection_of_two_living_ranks_is_called_that_on_all_ranks() -> None:
@@ -229,19 +179,19 @@ def slow_between_rounds(exchange: TcpExchange, rank: int, at_request: int) -> Su
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("groups", "top", "rank", "at_request"),
+    ("call", "rank", "at_request"),
     [
-        ([[0, 1], [2, 3]], "wa", 0, 2),  # rank 0 aggregates for 2, which waits, while 1 and 3 wait for the allgather
-        ([[0, 1, 3], [2]], "ring", 2, 1),  # rank 0 waits for rank 2, and its group for the broadcast
+        # Rank 0 aggregates for 2, which waits, while 1 and 3 wait for the allgather.
+        (partial(hierarchical_allreduce, groups=[[0, 1], [2, 3]], top="wa"), 0, 2),
+        # Rank 0 waits for rank 2, and its group for the broadcast.
+        (partial(hierarchical_allreduce, groups=[[0, 1, 3], [2]], top="ring"), 2, 1),
+        (aggregator_allreduce, 0, 1),
     ],
 )
-def test_ranks_between_rounds_are_late_and_not_stuck(
-    groups: list[list[int]], top: str, rank: int, at_request: int
-) -> None:
+def test_ranks_between_rounds_are_late_and_not_stuck(call: Callable[..., None], rank: int, at_request: int) -> None:
     def body(exchange: TcpExchange) -> float:
         values = np.ones(100_000, np.float32)
-        slow = slow_between_rounds(exchange, rank, at_request)
-        hierarchical_allreduce(slow, values, groups, tagged=False, top=top)
+        call(slow_between_rounds(exchange, rank, at_request), values, tagged=False)
         return float(values.min())
 
     assert run_tcp(4, body, timeout_s=0.4) == [4.0] * 4
@@ -272,15 +222,6 @@ def test_ranks_that_are_long_busy_with_others_in_an_alltoall_are_late_and_not_st
     for rank, result in enumerate(results):
         spans = [consecutive(row)[rank] for row in counts]
         assert result == b"".join(one[span.start : span.stop].tobytes() for one, span in zip(sent, spans, strict=True))
-
-
-def test_an_aggregator_that_is_long_in_receiving_is_waited_for() -> None:
-    def body(exchange: TcpExchange) -> float:
-        values = np.ones(100, np.float32)
-        aggregator_allreduce(slow_between_rounds(exchange, 0, 1), values, tagged=True)
-        return float(values[0])
-
-    assert run_tcp(3, body, timeout_s=0.4) == [3.0] * 3
 
 
 def test_a_rank_that_never_comes_is_named_after_the_late_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,20 +263,6 @@ def test_a_rank_that_is_stuck_in_the_call_is_named_on_every_rank(monkeypatch: py
     for error in lost:
         assert isinstance(error, PeerLostError)
         assert "rank 1 lives but neither sent nor took anything for the timeout of 0.4 s" in str(error)
-
-
-def test_ranks_that_disagree_all_hear_it_and_the_exchange_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait_less(monkeypatch)
-
-    def body(exchange: TcpExchange) -> str:
-        with pytest.raises(CollectiveError, match=r"ranks disagree: rank .* 100 floats|of 101 floats") as caught:
-            ring_allreduce(exchange, np.zeros(100 + (exchange.rank == 2), dtype=np.float32), tagged=True)
-        assert not isinstance(caught.value, PeerLostError)
-        with pytest.raises(PeerLostError, match="has closed its connections"):
-            ring_allreduce(exchange, np.zeros(100, dtype=np.float32), tagged=True)
-        return "heard"
-
-    assert run_tcp(5, body) == ["heard"] * 5
 
 
 def test_what_a_caller_raised_is_told_to_all() -> None:

@@ -134,10 +134,9 @@ def test_fuzzed_frames_raise_nothing_but_what_ranks_hear() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_many_fuzzed_frames_raise_nothing_but_what_ranks_hear(seed: int) -> None:
+def test_many_fuzzed_frames_take_no_memory() -> None:
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    fuzz(100_000, 100 + seed, lambda error: None)
+    fuzz(100_000, 100, lambda error: None)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 100 * 1024
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from netoffload.transport.rounds.loop_port import ASLEEP_NS, PATIENCE, PATIENCE_
 from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi import MPI
 from tests.mpi.verify.local_ranks import ThreadComm
-from tests.transport.tcp_ranks import Watched, die, run_tcp
+from tests.transport.tcp_ranks import Watched, run_tcp
 
 ROUNDED = Quantiser(CodecId.INCEPTIONN, 10)
 COUNTS = (0, 1, 7, 256, 1000)
@@ -182,21 +181,6 @@ def test_who_calls_something_else_is_named_on_all_ranks(size: int, odd: Any, say
     told = run_tcp(size, body)
     assert all(isinstance(error, CollectiveError) and "ranks disagree" in str(error) for error in told)
     assert any(re.search(says, str(error)) for error in told)
-
-
-def test_a_rank_that_dies_is_named() -> None:
-    def body(exchange: TcpExchange) -> None:
-        comm = ThreadComm.over(exchange)
-        _sum(256)(comm)
-        if exchange.rank == 1:
-            die(exchange)
-            return
-        _sum(256)(comm)
-
-    lost: Sequence[object] = run_tcp(3, body)
-    for error in (lost[0], lost[2]):
-        assert isinstance(error, PeerLostError)
-        assert "rank 1 died" in str(error)
 
 
 def test_closed_connections_are_said() -> None:

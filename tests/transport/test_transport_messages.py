@@ -1,6 +1,7 @@
-"""Point-to-point messages over real sockets, one thread per rank: matching, order, backpressure, endings."""
+"""Point-to-point messages over real sockets, one thread per rank: matching, backpressure, endings; and requests."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, PeerLostError
+from netoffload.transport.calls import CallQueue
 from netoffload.transport.messages.mailbox import Mailbox, Message, Receive
 from netoffload.transport.messages.requests import Arrival, Request, wait_all
 from netoffload.transport.rounds.exchange import TcpExchange
@@ -33,41 +35,6 @@ def more_than_buffers_hold() -> int:
     """Return how many floats cannot be on their way between two ranks, even if the kernel gives all that it may."""
     limits = [int(Path(f"/proc/sys/net/ipv4/tcp_{which}mem").read_text().split()[2]) for which in "rw"]
     return sum(limits) // 4 + 500_000
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 1024, 1_000_003])
-def test_both_directions_at_once_and_receives_posted_first(count: int) -> None:
-    def body(exchange: TcpExchange) -> bool:
-        peer, into = 1 - exchange.rank, np.zeros(count, np.float32)
-        requests = [
-            receive(exchange, peer, 3, into),
-            send(exchange, peer, 3, values_of(exchange.rank, count)),
-        ]
-        wait_all(requests)
-        return into.tobytes() == values_of(peer, count).tobytes()
-
-    assert run_tcp(2, body) == [True, True]
-
-
-def test_messages_of_one_source_and_tag_keep_their_order_and_tags_choose() -> None:
-    def body(exchange: TcpExchange) -> list[float]:
-        if exchange.rank == 0:
-            sent = [
-                send(exchange, 1, tag, np.full(50_000, value, np.float32)) for value, tag in ((1, 5), (2, 6), (3, 5))
-            ]
-            wait_all(sent)
-            return []
-        got = []
-        for tag in (6, 5, None):  # the second message is asked for first
-            into = np.zeros(60_000, np.float32)
-            request = receive(exchange, 0, tag, into)
-            request.wait()
-            assert request.arrival is not None
-            assert (request.arrival.source, request.arrival.count) == (0, 50_000)
-            got += [float(into[0]), float(request.arrival.tag)]
-        return got
-
-    assert run_tcp(2, body)[1] == [2.0, 6.0, 1.0, 5.0, 3.0, 5.0]
 
 
 def test_messages_are_announced_when_they_are_posted() -> None:
@@ -123,16 +90,6 @@ def test_any_source_takes_from_everyone_and_oneself() -> None:
         return sorted(got)
 
     assert run_tcp(4, body)[0] == [0.0, 1.0, 2.0, 3.0]
-
-
-def test_one_rank_sends_to_itself() -> None:
-    def body(exchange: TcpExchange) -> float:
-        into = np.zeros(3, np.float32)
-        send(exchange, 0, 1, np.ones(3, np.float32)).wait()
-        receive(exchange, 0, 1, into).wait()
-        return float(into.sum())
-
-    assert run_tcp(1, body) == [3.0]
 
 
 @pytest.mark.slow
@@ -304,3 +261,46 @@ def test_a_request_says_what_arrived_and_raises_its_error_every_time() -> None:
     for _ in range(2):
         with pytest.raises(CollectiveError, match="no"):
             failed.wait()
+
+
+def test_callbacks_run_once_before_anyone_wakes_up_and_at_once_after_the_end() -> None:
+    request, seen = Request(), []
+
+    def callback(ended: Request) -> None:
+        seen.append((ended.arrival, ended.test()))
+
+    request.add_done_callback(callback)
+    assert seen == []
+    request.complete(Arrival(1, 2, 3))
+    request.complete(Arrival(4, 5, 6))  # too late
+    assert seen == [(Arrival(1, 2, 3), False)]
+    request.add_done_callback(callback)
+    assert seen[1:] == [(Arrival(1, 2, 3), True)]
+
+
+def test_a_callback_hears_of_errors_and_withdrawals() -> None:
+    ended: list[Request] = []
+    failed, withdrawn, begun = Request(), Request(lambda _: True), Request(lambda _: False)
+    for request in (failed, withdrawn, begun):
+        request.add_done_callback(ended.append)
+    failed.fail(CollectiveError("no"))
+    assert withdrawn.cancel()
+    assert not begun.cancel()
+    assert ended == [failed, withdrawn]
+    with pytest.raises(CollectiveError, match="no"):
+        wait_all([failed, withdrawn])
+    assert not begun.wait(0.0)
+
+
+def test_calls_queued_from_many_threads_run_one_at_a_time() -> None:
+    queue, running, most = CallQueue(), threading.Semaphore(1), []
+
+    def call() -> None:
+        most.append(running.acquire(blocking=False))
+        running.release()
+
+    with ThreadPoolExecutor(8) as threads:
+        requests = list(threads.map(lambda _: queue.start(call), range(200)))
+    wait_all(requests)
+    assert most == [True] * 200
+    queue.end()

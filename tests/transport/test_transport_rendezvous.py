@@ -1,4 +1,4 @@
-"""How ranks find each other: over a store, over a list of addresses. Ranks are threads, sockets and stores real."""
+"""How ranks find each other: over addresses, over a store whatever earlier processes left there. Ranks are threads."""
 
 import contextlib
 import itertools
@@ -7,19 +7,20 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from netoffload.errors import CollectiveError, PeerLostError, UsageError
+from netoffload.errors import CollectiveError, MalformedError, PeerLostError, UsageError
+from netoffload.transport import StoreRendezvous
+from netoffload.transport.rendezvous import store
 from netoffload.transport.rendezvous.addresses import Address, AddressRendezvous, parse_addresses, read_addresses
 from netoffload.transport.rendezvous.agreement import VERSION, Marking, Offer, Precision
 from netoffload.transport.rendezvous.launchers import Attempt
-from netoffload.transport.rendezvous.store import StoreRendezvous
 from tests.transport.stores import MemoryStore
 
 
@@ -49,17 +50,14 @@ class BrokenStore(MemoryStore):
         raise RuntimeError("Connection reset by peer")
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 def test_a_store_that_breaks_is_no_rank_that_is_missing() -> None:
     with pytest.raises(CollectiveError, match="the store of the rendezvous does not work: Connection reset"):
         StoreRendezvous(BrokenStore(), 0, 2, limit_s=10.0)("here")
 
 
-def test_a_store_gathers_again_and_again(store: MemoryStore) -> None:
+def test_a_store_gathers_again_and_again() -> None:
+    store = MemoryStore()
+
     def body(rank: int) -> Any:
         gather = StoreRendezvous(store, rank, 3, limit_s=10.0)
         return [gather({"rank": rank}), gather(None), gather([rank] * 3)]
@@ -68,7 +66,8 @@ def test_a_store_gathers_again_and_again(store: MemoryStore) -> None:
     assert on_threads(range(3), body) == [expected] * 3
 
 
-def test_a_rank_that_does_not_come_to_the_store_is_named(store: MemoryStore) -> None:
+def test_a_rank_that_does_not_come_to_the_store_is_named() -> None:
+    store = MemoryStore()
     told = on_threads(range(2), lambda rank: StoreRendezvous(store, rank, 4, limit_s=0.2)("here"))
     for error in told:
         assert isinstance(error, PeerLostError)
@@ -118,17 +117,14 @@ def test_a_first_rank_that_never_listens_is_named() -> None:
         AddressRendezvous([free_address()] * 2, 1, limit_s=0.1)("here")
 
 
-def test_strangers_at_the_first_address_are_no_ranks() -> None:
+@contextlib.contextmanager
+def waiting_for_rank_1() -> Iterator[Address]:
+    """The address at which rank 0 waits; in the end rank 1 comes, and both have what they gathered."""
     addresses = [free_address(), Address("127.0.0.2", 1)]
-    with AddressRendezvous(addresses, 0, limit_s=10.0) as first, ThreadPoolExecutor(1) as threads:
+    with AddressRendezvous(addresses, 0, limit_s=20.0) as first, ThreadPoolExecutor(1) as threads:
         gathered = threads.submit(first, "here")
-        long, word = struct.pack("!I", 2**31), b'[1, 2, "a lie"]'
-        for said in (b"", b"GET / HTTP/1.1\r\n", long, struct.pack("!I", len(word)) + word):
-            with socket.create_connection(addresses[0]) as stranger, contextlib.suppress(OSError):
-                stranger.sendall(said)
-                stranger.shutdown(socket.SHUT_WR)  # refused where the other end has reset the connection
-                assert stranger.recv(1) == b""
-        with AddressRendezvous(addresses, 1, limit_s=10.0) as second:
+        yield addresses[0]
+        with AddressRendezvous(addresses, 1, limit_s=20.0) as second:
             assert second("too") == ["here", "too"]
         assert gathered.result(10) == ["here", "too"]
 
@@ -141,22 +137,18 @@ def said_by(rank: int, size: int = 2) -> bytes:
     return framed(json.dumps([rank, size, Attempt(), "value"]).encode())
 
 
-def test_what_a_rank_sends_is_read_after_its_address_and_nonsense_ends_nothing() -> None:
-    addresses = [free_address(), Address("127.0.0.2", 1)]
-    with AddressRendezvous(addresses, 0, limit_s=10.0) as first, ThreadPoolExecutor(1) as threads:
-        gathered = threads.submit(first, "here")
-        for words in (b"[" * 200_000, b'{"half', b"[1]", b"1" * 5000, b'[1, 2, ["", "", 1e400], 0]', b"\xff"):
-            with socket.create_connection(addresses[0], 10, ("127.0.0.2", 0)) as stranger:
-                stranger.sendall(framed(words))
+NONSENSE = (b"[" * 200_000, b'{"half', b"[1]", b'[1, 2, "a lie"]', b"1" * 5000, b'[1, 2, ["", "", 1e400], 0]', b"\xff")
+
+
+def test_strangers_are_closed_at_once_and_nonsense_from_a_ranks_address_ends_nothing() -> None:
+    with waiting_for_rank_1() as address:
+        strangers = [(source, b"") for source in ("127.0.0.1", "127.0.0.3")]  # no rank's address
+        nonsense = [b"GET / HTTP/1.1\r\n", struct.pack("!I", 2**31), *map(framed, NONSENSE)]
+        for source, octets in strangers + [("127.0.0.2", octets) for octets in nonsense]:
+            with socket.create_connection(address, 10, (source, 0)) as stranger, contextlib.suppress(ConnectionError):
+                stranger.sendall(octets)
                 stranger.settimeout(10)
-                with contextlib.suppress(ConnectionResetError):
-                    assert stranger.recv(1) == b""
-        with socket.create_connection(addresses[0], 10, ("127.0.0.3", 0)) as stranger:  # no rank's address
-            stranger.settimeout(10)
-            assert stranger.recv(1) == b""  # although it has said nothing
-        with AddressRendezvous(addresses, 1, limit_s=10.0) as second:
-            assert second("too") == ["here", "too"]
-        assert gathered.result(10) == ["here", "too"]
+                assert stranger.recv(1) == b""
 
 
 def test_an_octet_now_and_then_does_not_hold_the_first_rank() -> None:
@@ -199,16 +191,9 @@ def test_a_gather_succeeds_only_if_all_ranks_have_the_values() -> None:
 
 
 def test_many_idle_connections_from_a_ranks_address_do_not_keep_it_out() -> None:
-    addresses = [free_address(), Address("127.0.0.2", 1)]
-    with contextlib.ExitStack() as made:
-        first = made.enter_context(AddressRendezvous(addresses, 0, limit_s=20.0))
-        threads = made.enter_context(ThreadPoolExecutor(1))
-        gathered = threads.submit(first, "here")
+    with contextlib.ExitStack() as idle, waiting_for_rank_1() as address:
         for _ in range(200):
-            made.enter_context(socket.create_connection(addresses[0], 10, ("127.0.0.2", 0)))
-        with AddressRendezvous(addresses, 1, limit_s=20.0) as second:
-            assert second("too") == ["here", "too"]
-        assert gathered.result(10) == ["here", "too"]
+            idle.enter_context(socket.create_connection(address, 10, ("127.0.0.2", 0)))
 
 
 def test_a_rank_of_another_attempt_is_refused_by_name_and_a_later_one_waits_for_its_first_rank() -> None:
@@ -261,3 +246,163 @@ def test_an_offer_of_another_version_is_known_by_it_and_nonsense_is_a_failure() 
     assert Offer.from_json({"version": VERSION + 1}).version == VERSION + 1
     assert "cannot be read" in str(Offer.from_json({"version": VERSION, "marking": 3}).failure)
     assert "cannot be read" in str(Offer.from_json("what").failure)
+
+
+SIZE = 3
+FIRST, SECOND = Attempt("job", "0", 0), Attempt("job", "0", 1)
+
+
+class CrashError(Exception):
+    """Stands for the end of a process."""
+
+
+class MortalStore:
+    """One process's access to a store; the process ends at its call number ``calls``."""
+
+    def __init__(self, store: MemoryStore, calls: int) -> None:
+        self._store = store
+        self._left = calls
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            if name != "check" or args[0][0].endswith("/roster"):  # how often rank 0 looks depends on the time
+                self._left -= 1
+            if self._left < 0:
+                raise CrashError
+            return getattr(self._store, name)(*args)
+
+        return call
+
+
+@pytest.fixture(autouse=True)
+def _wait_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "GRACE_S", 0.05)
+
+
+def gathered(store: Any, rank: int, attempt: Attempt, limit_s: float, values: str) -> Any:
+    """What two gathers of a rank brought, or its error."""
+    try:
+        gather = StoreRendezvous(store, rank, SIZE, limit_s, attempt=attempt)
+        return [gather(f"{values}{rank}"), gather(f"{values}{rank}!")]
+    except (CollectiveError, CrashError) as error:
+        return error
+
+
+def start(threads: ThreadPoolExecutor, store: Any, ranks: range, *args: Any) -> list[Future[Any]]:
+    return [threads.submit(gathered, store, rank, *args) for rank in ranks]
+
+
+@pytest.mark.parametrize("victim", range(SIZE))
+def test_what_a_rank_left_that_ended_between_any_two_steps_is_never_taken(victim: int) -> None:
+    expected = [[f"new{rank}" for rank in range(SIZE)], [f"new{rank}!" for rank in range(SIZE)]]
+    for calls in itertools.count():
+        store = MemoryStore()
+        with ThreadPoolExecutor(SIZE) as threads:
+            mortal: Any = MortalStore(store, calls)
+            first = [
+                threads.submit(gathered, mortal if rank == victim else store, rank, FIRST, 0.05, "old")
+                for rank in range(SIZE)
+            ]
+            ended = [one.result() for one in first]
+        with ThreadPoolExecutor(SIZE) as threads:
+            second = start(threads, store, range(SIZE), SECOND, 10.0, "new")
+            assert [one.result() for one in second] == [expected] * SIZE, calls
+        if not isinstance(ended[victim], CrashError) or calls > 40:
+            break
+    assert calls > 5
+
+
+def test_a_stale_offer_is_refused_by_name() -> None:
+    store = MemoryStore()
+    assert "rank 0" in str(gathered(store, 1, FIRST, 0.01, "old"))
+    missing = gathered(store, 0, SECOND, 0.1, "new")
+    assert isinstance(missing, PeerLostError)
+    assert str(missing).startswith("rank 1, 2 did not come to the set-up within 0.1 s")
+    assert str(missing).endswith("; rank 1's offer is from attempt 0; this is attempt 1")
+
+
+def test_agents_that_count_their_restarts_differently_meet() -> None:
+    store, attempts = MemoryStore(), [Attempt("job", "0", 1), Attempt("job", "0", 1), Attempt("job", "1", 0)]
+    with ThreadPoolExecutor(SIZE) as threads:
+        came = [threads.submit(gathered, store, rank, attempts[rank], 10.0, "") for rank in range(SIZE)]
+        assert [one.result()[0] for one in came] == [["0", "1", "2"]] * SIZE
+
+
+def test_of_two_processes_of_a_rank_the_later_one_counts() -> None:
+    store = MemoryStore()
+    with ThreadPoolExecutor(4) as threads:
+        [first] = start(threads, store, range(1), FIRST, 10.0, "")
+        [older] = start(threads, store, range(1, 2), FIRST, 10.0, "older")
+        with store._changed:
+            assert store._changed.wait_for(lambda: any("/join/1" in key for key in store._values), 10)
+            asked = store._values["netoffload/ask/1"]
+        [newer] = start(threads, store, range(1, 2), FIRST, 10.0, "newer")
+        with store._changed:
+            assert store._changed.wait_for(lambda: store._values["netoffload/ask/1"] != asked, 10)
+        [last] = start(threads, store, range(2, 3), FIRST, 10.0, "")
+        assert first.result()[0] == newer.result()[0] == last.result()[0] == ["0", "newer1", "2"]
+        assert "another process has taken the place of rank 1 (attempt 0)" in str(older.result())
+
+
+def test_a_process_that_asked_and_ended_is_not_taken_for_the_one_that_joined_before() -> None:
+    store = MemoryStore()
+    with ThreadPoolExecutor(SIZE) as threads:
+        [first] = start(threads, store, range(1), FIRST, 0.5, "")
+        start(threads, store, range(1, 2), FIRST, 0.5, "")
+        with store._changed:
+            assert store._changed.wait_for(lambda: any("/join/1" in key for key in store._values), 10)
+        store.set("netoffload/ask/1", json.dumps({"nonce": "0" * 32, "attempt": FIRST}))
+        start(threads, store, range(2, 3), FIRST, 0.5, "")
+        assert str(first.result()).startswith("rank 1 did not come")
+        assert b"error" in next(value for key, value in store._values.items() if key.endswith("/roster"))
+
+
+def test_two_groups_meet_over_one_store_at_the_same_time() -> None:
+    store = MemoryStore()
+
+    def body(group: int, rank: int) -> Any:
+        return StoreRendezvous(store, rank, SIZE, 10.0, f"group{group}")([group, rank])
+
+    with ThreadPoolExecutor(2 * SIZE) as threads:
+        pairs = list(itertools.product(range(2), range(SIZE)))
+        for (group, _), found in zip(pairs, threads.map(lambda pair: body(*pair), pairs), strict=True):
+            assert found == [[group, rank] for rank in range(SIZE)]
+
+
+def test_set_ups_of_the_same_ranks_follow_each_other_over_the_same_keys() -> None:
+    store = MemoryStore()
+    with ThreadPoolExecutor(SIZE) as threads:
+        for values in "abc":
+            came = start(threads, store, range(SIZE), FIRST, 10.0, values)
+            assert [one.result()[0] for one in came] == [[f"{values}{rank}" for rank in range(SIZE)]] * SIZE
+
+
+def test_nonsense_in_the_store_is_named() -> None:
+    store = MemoryStore()
+    store.set("netoffload/ask/1", "[" * 200_000)
+    missing = gathered(store, 0, FIRST, 0.1, "")
+    assert "rank 1's ask in the store is no JSON value: RecursionError" in str(missing)
+    with ThreadPoolExecutor(SIZE) as threads:  # what stays there harms nobody
+        assert [one.result()[0] for one in start(threads, store, range(SIZE), FIRST, 10.0, "")] == [["0", "1", "2"]] * 3
+    gather = StoreRendezvous(MemoryStore(), 0, 1, 1.0)
+    gather("here")
+    assert isinstance(gather._store, MemoryStore)
+    gather._store.set = lambda key, value: None  # type: ignore[method-assign]
+    gather._store._values[f"netoffload/{gather._meeting}/1/0"] = b'{"half'
+    with pytest.raises(MalformedError, match="what rank 0 left in the store is no JSON value"):
+        gather("again")
+
+
+@pytest.mark.parametrize(
+    ("environment", "attempt"),
+    [
+        ({}, Attempt()),
+        ({"TORCHELASTIC_RUN_ID": "a", "GROUP_RANK": "3", "TORCHELASTIC_RESTART_COUNT": "2"}, Attempt("a", "3", 2)),
+        ({"SLURM_JOB_ID": "77"}, Attempt("77", "", 0)),
+        ({"SLURM_JOB_ID": "77", "SLURM_RESTART_COUNT": "1"}, Attempt("77", "", 1)),
+        ({"SLURM_JOB_ID": "77", "TORCHELASTIC_RUN_ID": "a", "TORCHELASTIC_RESTART_COUNT": "x"}, Attempt("a", "", 0)),
+    ],
+)
+def test_launchers_say_which_attempt_it_is(environment: dict[str, str], attempt: Attempt) -> None:
+    assert Attempt.of_environment(environment) == attempt
+    assert json.loads(json.dumps(attempt)) == list(attempt)

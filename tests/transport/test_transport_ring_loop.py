@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +19,10 @@ from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.collectives.hierarchy import hierarchical_allreduce
 from netoffload.collectives.operations import apply
 from netoffload.collectives.reference import reduce_scatter, ring_sum
-from netoffload.collectives.schedule import consecutive
+from netoffload.collectives.schedule import consecutive, partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED
-from netoffload.errors import CollectiveError, PeerLostError
+from netoffload.errors import CollectiveError, PeerLostError, UsageError
 from netoffload.transport.rendezvous.agreement import Quantiser
 from netoffload.transport.rounds import driver, loop_port, meeting_loop
 from netoffload.transport.rounds.exchange import TcpExchange
@@ -191,6 +192,43 @@ def test_what_compiled_code_cannot_do_is_done_by_hand() -> None:
         return [*np.unique(values), *np.unique(shifted)]
 
     assert run_tcp(2, body) == [[1.0, 2.0]] * 2
+
+
+def drawn(rank: int, dtype: str) -> Any:
+    return np.random.default_rng(rank).integers(0, 60, 30_001).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int64", "uint8"])
+def test_rings_of_every_type_are_exact(dtype: str) -> None:
+    def body(exchange: TcpExchange) -> list[bytes]:
+        results = []
+        for operation in (Operation.SUM, Operation.MAX, Operation.MIN):
+            values = drawn(exchange.rank, dtype)
+            ring_allreduce(exchange, values, tagged=False, operation=operation, chunk_floats=1001)
+            results.append(values.tobytes())
+        spans = partition(30_001, 3)
+        own = spans[exchange.rank]
+        values = drawn(exchange.rank, dtype)
+        ring_reduce_scatter(exchange, values, spans, tagged=False)
+        gathered = np.zeros_like(values)
+        gathered[own.start : own.stop] = values[own.start : own.stop]
+        ring_allgather(exchange, gathered, spans, tagged=False)
+        return [*results, gathered.tobytes()]
+
+    vectors = np.stack([drawn(rank, dtype) for rank in range(3)])
+    total = vectors.sum(0, dtype=dtype).tobytes()
+    assert run_tcp(3, body) == [[total, vectors.max(0).tobytes(), vectors.min(0).tobytes(), total]] * 3
+
+
+def test_what_nics_do_not_know_is_refused_before_anything_moves() -> None:
+    def body(exchange: TcpExchange) -> str:
+        with pytest.raises(UsageError, match="contiguous float32 vectors, not int32"):
+            ring_allreduce(exchange, drawn(0, "int32"), tagged=True)
+        with pytest.raises(UsageError, match="float64, int32, int64, uint8 vectors, not complex64"):
+            ring_allreduce(exchange, drawn(0, "complex64"), tagged=False)
+        return "refused"
+
+    assert run_tcp(1, body) == ["refused"]
 
 
 def stuck_ring(exchange: TcpExchange) -> None:

@@ -136,6 +136,8 @@ def test_what_ends_one_communicator_is_no_business_of_its_siblings(monkeypatch: 
             ring_allreduce(second, np.zeros(100 + (rank == 2), np.float32), tagged=True)
         with pytest.raises(CollectiveError, match="ranks disagree"):
             waiting.wait()
+        with pytest.raises(PeerLostError, match="has closed its connections"):
+            barrier(second)
         assert first.watch.failure is None
         return works(first)
 

@@ -1,4 +1,4 @@
-"""A signal reaches only the intended process."""
+"""A signal reaches only the intended process, and ranks end whose launcher does not do its part."""
 
 import contextlib
 import os
@@ -11,7 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from netoffload.errors import RunError
+from netoffload.lab.testbed import launch
 from netoffload.lab.testbed.processes import EXEC_LOOKS, ProcessId, end, identify, is_alive, marked
+from tests.shared import local_ranks
 
 DEAF = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); sys.stdin.read()"
 
@@ -125,3 +128,14 @@ def test_we_and_our_ancestors_are_never_found() -> None:
         [sys.executable, "-c", program], env={**os.environ, name: value}, capture_output=True, check=True, text=True
     )
     assert said.stdout.split() == ["0"]
+
+
+def test_a_launcher_that_misses_the_end_of_a_rank_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blind(_mpi: str, ranks: list[list[str]]) -> launch.Launch:
+        return launch.Launch(["sh", "-c", '"$@"; sleep 60', "sh", *ranks[0]], {}, {})
+
+    monkeypatch.setattr(local_ranks, "make_local_launch", blind)
+    monkeypatch.setattr(launch, "FAILED_S", 0.1)
+    with pytest.raises(RunError, match=r"rank 0 was killed by signal 9") as caught:
+        local_ranks.run_local_ranks(1, ["sh", "-c", "kill -9 $$"], timeout_s=30)
+    assert caught.value.exit_code == 128 + 9

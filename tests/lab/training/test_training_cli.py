@@ -63,7 +63,6 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
     ],
 )
 def test_a_wrong_option_is_one_line_and_exit_code_2(words: tuple[str, ...], says: str) -> None:
-    """And nothing before it says that something is being built."""
     assert says in refusal("train", "hdc", *words)
 
 

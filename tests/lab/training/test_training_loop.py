@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from netoffload import codec
 from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
@@ -20,7 +19,7 @@ from netoffload.lab.training import data, inprocess
 from netoffload.lab.training.config import PAPERS, TrainSettings, expand
 from netoffload.lab.training.dataset import Dataset, Images, load_digits
 from netoffload.lab.training.doors import Door, ThreadCalls, door_for
-from netoffload.lab.training.loop import RankRun, Timeline, iterate, warm_up
+from netoffload.lab.training.loop import Timeline, iterate
 from netoffload.lab.training.models import MODELS
 from netoffload.lab.training.networks import FullyConnected
 from netoffload.lab.training.outcome import Parts
@@ -32,14 +31,6 @@ from netoffload.transport import Request
 from tests.shared.quick_cases import with_quick
 
 BOUND_K = 10
-
-PLAIN = ("wa", "wa+c", "inc", "inc+c")
-# fmt: off
-OTHERS = (
-    *("fullsgd", "psgd:p=3", "rsgd:p=3", "none", "none:via=server", "none:via=ring", "bounded", "bounded:via=ring"),
-    *("terngrad", "terngrad:exempt=2", "terngrad:via=gather", "qsgd:rule=mn", "pqasgd:p=3"),
-    *("wgt", "bgt", "qgt", "8bit-dynamic", "fp16", "16b-T"),
-)
 GROUPED = ("wa:groups=2", "wa+c:groups=2", "inc:groups=2", "inc+c:groups=2", "inc:groups=2,top=wa")
 
 
@@ -50,35 +41,8 @@ def digits() -> Dataset:
 
 def train(settings: TrainSettings, digits: Dataset) -> list[tuple[Float32Array, Timeline]]:
     """Run all ranks; each returns its parameters and its timeline."""
-    chosen = codec.get("inceptionn")
-
-    def quantise(block: Float32Array) -> None:
-        chosen.round_trip(block, BOUND_K, out=block)
-
-    def one_rank(exchange: Exchange) -> tuple[Float32Array, Timeline]:
-        torch.set_num_threads(1)
-        calls = ThreadCalls(exchange, quantise)
-        run = RankRun(settings, digits, calls)
-        warm_up(settings, run.replica, calls, run.new_batches())
-        run.begin()
-        run.iterate()
-        run.finish()
-        return run.replica.parameters, run.timeline
-
-    return run_ranks(settings.ranks, one_rank, codec=chosen, bound_k=BOUND_K, timeout_s=60)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("exchange", [*PLAIN, *OTHERS])
-def test_replicas_end_bit_identical_and_have_moved(exchange: str, digits: Dataset) -> None:
-    nodes = 3  # test_training_bits has the bits of two and of four
-    settings = TrainSettings(exchange, nodes=nodes, iterations=4, learning_rate=0.05)
-    ranks = train(settings, digits)
-    assert len(ranks) == settings.ranks
-    initial = Replica(settings).parameters
-    assert np.count_nonzero(ranks[0][0] != initial) > initial.size // 2
-    for parameters, _ in ranks[1 : nodes if settings.spec.way is Way.SERVER else None]:
-        np.testing.assert_array_equal(parameters.view(np.uint32), ranks[0][0].view(np.uint32))
+    runs = inprocess.run_threads(settings, digits, codec_name="inceptionn")
+    return [(run.replica.parameters, run.timeline) for run in runs]
 
 
 @pytest.mark.parametrize(
@@ -248,15 +212,6 @@ def test_buckets_leave_the_weights_that_the_whole_leaves(exchange: str, model: s
         np.testing.assert_array_equal(one.view(np.uint32), other.view(np.uint32))
 
 
-def test_buckets_of_a_compressed_ring_leave_equal_replicas(digits: Dataset) -> None:
-    settings = TrainSettings("inc+c", nodes=3, iterations=2, learning_rate=0.05, loss_scale=64)
-    whole = train(settings, digits)[0][0]
-    (first, _), *others = train(dataclasses.replace(settings, bucket_mb=0.5), digits)
-    for other, _ in others:
-        np.testing.assert_array_equal(other.view(np.uint32), first.view(np.uint32))
-    np.testing.assert_allclose(first, whole, rtol=1e-4, atol=5e-5)
-
-
 def test_a_bucket_travels_while_backward_goes_on() -> None:
     """Backward stops before the first layer until the last ones are summed, which without overlap never happens."""
     settings = TrainSettings("inc", nodes=2, bucket_mb=9e-4)
@@ -342,17 +297,6 @@ def test_ternary_gradients_train_at_their_default_rate(digits: Dataset) -> None:
     assert learned.accuracy > 0.5
     learned = inprocess.train(TrainSettings("terngrad", nodes=2, iterations=12, learning_rate=0.1), bright)
     assert learned.accuracy < 0.2
-
-
-@pytest.mark.slow
-def test_error_feedback_carries_what_was_left_over(digits: Dataset) -> None:
-    def distance(error_feedback: bool) -> float:
-        # Deterministic and biased towards zero: without a residual small gradients never arrive.
-        settings = TrainSettings("inceptionn", nodes=2, iterations=8, learning_rate=0.05, error_feedback=error_feedback)
-        exact = TrainSettings("inc", nodes=2, iterations=8, learning_rate=0.05)
-        return float(np.linalg.norm(train(settings, digits)[0][0] - train(exact, digits)[0][0]))
-
-    assert distance(True) < distance(False)
 
 
 def test_pqasgd_needs_fewer_levels_for_shared_data() -> None:

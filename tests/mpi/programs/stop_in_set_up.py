@@ -1,4 +1,4 @@
-"""Rank 1 stops, others keep the error: ``stop_in_set_up.py FOLDER before|gathering|connecting``."""
+"""Rank 1 stops or dies, others keep the error: ``stop_in_set_up.py FOLDER before|gathering|connecting|dies``."""
 
 import os
 import signal
@@ -24,9 +24,13 @@ if comm.rank == 1 and where == "before":
     stop()
 elif comm.rank == 1 and where == "gathering":
     vars(plane)["Listeners"] = stop
+elif comm.rank == 1 and where == "dies":
+    comm.Barrier_comp()
+    os._exit(5)
 elif comm.rank == 1:
     vars(plane)["barrier"] = stop  # connected, and watched
 try:
+    comm.Barrier_comp()
     comm.Allreduce_comp(MPI.IN_PLACE, np.ones(3, np.float32))
 except CollectiveError as error:
     (folder / f"part.{comm.rank}").write_text(str(error))

@@ -15,7 +15,6 @@ from netoffload_mpi.verify import CALLS
 
 
 def wrong(self: CompComm, *arguments: Any, right: Any) -> Any:
-    """Change the first value of the result."""
     request = right(self, *arguments)
     if request is not None:
         request.Wait()

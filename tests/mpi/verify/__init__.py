@@ -2,9 +2,9 @@
 
 ``mpiexec -n 8 python -m mpi4py -m tests.mpi.verify --size 0 --size 1024``
 
-The ranks form communicators of each number in --ranks, as many at a time as fit. Each communicator tries each size
-twice: *exact*, with values that no order of adding and no codec changes, and with the *codec* (of the NICs, else one by
-which owners round). The result of a ``_comp`` call must have the bits that mpi4py's own call leaves, or that
+The ranks form a communicator of each number in --ranks. Each communicator tries each size twice: *exact*, with values
+that no order of adding and no codec changes, and with the *codec* (of the NICs, else one by which owners round). The
+result of a ``_comp`` call must have the bits that mpi4py's own call leaves, or that
 ``netoffload.collectives.reference`` computes. After an allreduce all ranks compare their digests. At the first
 difference the program prints it and ends with exit code 1.
 

@@ -1,12 +1,13 @@
 """The rank program: it makes the communicators, tries everything on them, and rank 0 reports."""
 
 import argparse
+import itertools
 import json
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,41 +28,21 @@ MISMATCH: Final = 1
 """Exit code if a result differs."""
 
 
-def packed(sizes: Sequence[int], world: int) -> list[list[int]]:
-    """Return the numbers of ranks in rounds: communicators of one round work at the same time on different ranks."""
-    rounds: list[list[int]] = []
-    for size in sorted(set(sizes), reverse=True):
-        fitting = next((one for one in rounds if sum(one) + size <= world), None)
-        if fitting is None:
-            rounds.append([size])
-        else:
-            fitting.append(size)
-    return rounds
-
-
 @dataclass(frozen=True)
 class Team:
-    """This rank's communicators in one round: CompComm without and with rounding, and plain MPI's."""
+    """Communicators of the same ranks: CompComm without and with rounding, and plain MPI's."""
 
-    sizes: Sequence[int]
     exact: CompComm
     lossy: CompComm
     plain: MPI.Intracomm
 
 
-def make_teams(exact: CompComm, lossy: CompComm, rounds: Sequence[Sequence[int]]) -> list[Team | Sequence[int]]:
-    """Return this rank's team in every round, or the round's sizes if this rank has none; collective."""
-    teams: list[Team | Sequence[int]] = []
-    for sizes in rounds:
-        first, team = 0, None
-        for size in sizes:
-            if first <= exact.rank < first + size:
-                group = exact.group.Incl(list(range(first, first + size)))
-                plain = MPI.Intracomm(exact).Create_group(group)
-                team = Team(sizes, exact.Create_group(group), lossy.Create_group(group), plain)
-            first += size
-        teams.append(sizes if team is None else team)
-    return teams
+def make_team(exact: CompComm, lossy: CompComm, size: int) -> Team | None:
+    """Return the communicators of the first ``size`` ranks, on other ranks None."""
+    if exact.rank >= size:
+        return None
+    group = exact.group.Incl(list(range(size)))
+    return Team(exact.Create_group(group), lossy.Create_group(group), MPI.Intracomm(exact).Create_group(group))
 
 
 def rounding_of(comm: CompComm, is_coded: bool) -> Rounding:
@@ -77,16 +58,6 @@ def rounding_of(comm: CompComm, is_coded: bool) -> Rounding:
         return after
 
     return Rounding(round_trip if is_coded else EXACT.hop, round_trip)
-
-
-def steps(
-    sizes: Sequence[int], teams: Sequence[Team | Sequence[int]]
-) -> Iterator[tuple[int, Team | Sequence[int], bool]]:
-    """Yield the steps in their order: vector length, team, whether exact. Short vectors come first."""
-    for count in sizes:
-        for team in teams:
-            for exact in (True, False):
-                yield count, team, exact
 
 
 def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
@@ -106,16 +77,15 @@ def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
     precision = world.precision()  # of the NICs, or of ranks that code by themselves; else None
     codec, bound_k = (asked.codec, asked.bound) if precision is None else (precision.codec, precision.bound_k)
     lossy = CompComm(world, codec, bound_k, asked.timeout, offload=offload)
-    teams = make_teams(world, lossy, packed(ranks, world.size))
+    teams = [(size, make_team(world, lossy, size)) for size in sorted(set(ranks), reverse=True)]
     started_s, tallies, mismatch = time.monotonic(), dict[str, Counter[str]](), None
-    plan = list(steps(sizes, teams))
-    for number, (count, team, exact) in enumerate(plan):
+    plan = list(itertools.product(sizes, teams, (True, False)))  # short vectors come first
+    for number, (count, (size, team), exact) in enumerate(plan):
         if asked.progress and world.rank == 0:
-            who = "+".join(map(str, team.sizes if isinstance(team, Team) else team))
-            text = f"{count} floats on {who} ranks, {'exact' if exact else 'codec'}"
+            text = f"{count} floats on {size} ranks, {'exact' if exact else 'codec'}"
             print(f"{number}/{len(plan)} {text}", file=sys.stderr, flush=True)
         own = None
-        if isinstance(team, Team):
+        if team is not None:
             comm = team.exact if exact else team.lossy
             place = Place(comm.rank, comm.size, count, rounding_of(comm, is_coded), exact, is_coded, asked.seed)
             trial = Trial(comm, team.plain, place, frozenset(asked.call or ()))
@@ -144,23 +114,8 @@ def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def add(total: dict[str, Counter[str]], more: Mapping[str, Counter[str]]) -> None:
-    """Add tallies, label by label."""
     for label, tally in more.items():
         total.setdefault(label, Counter()).update(tally)
-
-
-def print_table(record: dict[str, Any]) -> None:
-    """Print one line per call, and the sums."""
-    print(f"{'call':<28}{'cases':>8}{'in background':>15}{'values compared':>18}")
-    for row in record["calls"]:
-        print(f"{row['call']:<28}{row['cases']:>8}{row['background']:>15}{row['values']:>18}")
-    ranks, sizes = (", ".join(map(str, record[name])) for name in ("ranks", "sizes"))
-    how = "coded by the ranks, " if record["offload"] == Offload.INLINE else "through NICs, " * record["has_nic"]
-    print(
-        f"{record['cases']} cases, {record['values']} values: as {record['versions']['mpi']} has them, and as "
-        f"{record['codec']} k={record['bound_k']} makes them; {how}{ranks} ranks; {sizes} floats; "
-        f"{record['elapsed_s']:.0f} s"
-    )
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -189,12 +144,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="decides all values")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="silence after which a rank is lost")
     parser.add_argument("--progress", action="store_true", help="say on standard error what comes next")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str]) -> None:
-    """Try everything as this process's rank of MPI's world; rank 0 reports."""
     end_at_once()
     asked = _parse(arguments)
     # If NICs compress, the codec is theirs.
@@ -211,10 +164,7 @@ def main(arguments: list[str]) -> None:
             MPI.COMM_WORLD.Abort(error.exit_code)
             sys.exit(error.exit_code)  # where the launcher is gone, MPI returns
         if world.rank == 0:
-            if asked.json:
-                print(json.dumps(record, indent=2))
-            else:
-                print_table(record)
+            print(json.dumps(record, indent=2))
             if record["mismatch"]:
                 print(f"netoffload: {record['mismatch']}", file=sys.stderr, flush=True)
     if record["mismatch"]:

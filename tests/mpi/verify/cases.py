@@ -69,12 +69,10 @@ class Case:
 
     @property
     def method(self) -> str:
-        """The blocking method of a CompComm."""
         return self.ours or f"{self.call}_comp"
 
     @property
     def background(self) -> str | None:
-        """The non-blocking method, None if there is none."""
         return None if self.ours else f"I{self.call.lower()}_comp"
 
 
@@ -122,11 +120,9 @@ class Place:
         return np.frombuffer(bytearray(rng.bytes(4 * count)), np.float32)  # any bits at all, NaN among them
 
     def own(self, op: MPI.Op) -> Float32Array:
-        """Return this rank's vector for a reduction."""
         return self.vectors(op)[self.rank]
 
     def vectors(self, op: MPI.Op) -> list[Float32Array]:
-        """Return all ranks' vectors for a reduction of ``count`` floats."""
         return self.wide_vectors(op, self.count)
 
     def wide_vectors(self, op: MPI.Op, count: int) -> list[Float32Array]:

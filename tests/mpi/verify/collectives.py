@@ -21,18 +21,29 @@ def collectives(at: Place) -> Iterator[Case]:
     """Yield every case; the same ones in the same order on every rank."""
     yield from _allreduces(at)
     yield from _rings(at)
-    yield from _broadcasts(at)
-    for call in ("Gather", "Gatherv"):
-        yield from _gathers(at, call)
-    for call in ("Scatter", "Scatterv"):
-        yield from _scatters(at, call)
-    for call in ("Allgather", "Allgatherv"):
-        yield from _allgathers(at, call)
-    for call in ("Alltoall", "Alltoallv"):
-        yield from _alltoalls(at, call)
-    yield from _reduces(at)
-    yield from _reduce_scatters(at)
-    yield from _reduce_scatter_blocks(at)
+    yield from (_broadcast(at, root) for root in sorted({0, at.size // 2, at.size - 1}))
+    placed = (at.size // 2, False), (0, True)  # a root, and whether it has its block in place
+    equal, uneven = [at.count] * at.size, block_counts(at.count, at.size)
+    for kind, make in (("Gather", _gather), ("Scatter", _scatter), ("Allgather", _allgather)):
+        for root, in_place in placed:
+            words = described("" if make is _allgather else f"root {root}", "in place" if in_place else "")
+            layout = Layout.of(equal, spread=False)
+            yield make(at, kind, layout, root, in_place, words)
+            yield make(at, f"{kind}v", layout, root, in_place, described(words, "equal counts"))
+            layout = Layout.of(uneven, spread=True)
+            yield make(at, f"{kind}v", layout, root, in_place, described(words, "uneven counts, gaps"))
+    for in_place in (False, True):
+        yield _alltoall(at, "Alltoall", equal, False, in_place)
+        yield _alltoall(at, "Alltoallv", equal, False, in_place)
+        yield _alltoall(at, "Alltoallv", uneven, True, in_place)
+    for op in OPS:
+        yield _reduce(at, op, at.size // 2, in_place=False)
+        yield _reduce(at, op, 0, in_place=True)
+    blocks = [-(-at.count // at.size)] * at.size
+    for op, in_place in ((MPI.SUM, False), (MPI.SUM, True), (MPI.MAX, False), (MPI.MIN, True), (MPI.PROD, False)):
+        yield _reduce_scatter(at, op, _shares(at.count, at.size), in_place=in_place)
+        yield _reduce_scatter(at, op, blocks, in_place=in_place)
+        yield _reduce_scatter(at, op, blocks, in_place=in_place, call="Reduce_scatter_block")
 
 
 def _allreduces(at: Place) -> Iterator[Case]:
@@ -118,7 +129,6 @@ class Layout:
         return cls(spans, sum(parts) + 2 * len(parts) + 3, True)
 
     def spec(self, buffer: Float32Array) -> list[Any]:
-        """Return the buffer specification."""
         counts = [len(span) for span in self.spans]
         return [buffer, counts, [span.start for span in self.spans], MPI.FLOAT] if self.uneven else [buffer, counts]
 
@@ -135,55 +145,9 @@ class Layout:
         return after
 
 
-def _layouts(at: Place, call: str) -> Iterator[tuple[str, Layout]]:
-    """Yield the layouts to try: equal blocks; for calls with counts also uneven ones, out of order and with gaps."""
-    equal = Layout.of([at.count] * at.size, spread=False)
-    if call.endswith("v"):
-        yield "equal counts", equal
-        yield "uneven counts, gaps", Layout.of(block_counts(at.count, at.size), spread=True)
-    else:
-        yield "", equal
-
-
 def block_counts(count: int, size: int) -> list[int]:
     """Return the lengths of uneven blocks: 0 to ``count``."""
     return [count * WEIGHTS[rank % len(WEIGHTS)] // 3 for rank in range(size)]
-
-
-def _broadcasts(at: Place) -> Iterator[Case]:
-    for root in sorted({0, at.size // 2, at.size - 1}):
-        yield _broadcast(at, root)
-
-
-def _placed(at: Place) -> Iterator[tuple[int, bool]]:
-    """Yield a root, and whether it has its block in place."""
-    yield at.size // 2, False
-    yield 0, True
-
-
-def _gathers(at: Place, call: str) -> Iterator[Case]:
-    for root, in_place in _placed(at):
-        for words, layout in _layouts(at, call):
-            yield _gather(at, call, layout, root, in_place, words)
-
-
-def _scatters(at: Place, call: str) -> Iterator[Case]:
-    for root, in_place in _placed(at):
-        for words, layout in _layouts(at, call):
-            yield _scatter(at, call, layout, root, in_place, words)
-
-
-def _allgathers(at: Place, call: str) -> Iterator[Case]:
-    for _, in_place in _placed(at):
-        for words, layout in _layouts(at, call):
-            yield _allgather(at, call, layout, in_place, words)
-
-
-def _alltoalls(at: Place, call: str) -> Iterator[Case]:
-    for _, in_place in _placed(at):
-        yield _alltoall(at, call, [at.count] * at.size, False, in_place)
-        if call == "Alltoallv":
-            yield _alltoall(at, call, block_counts(at.count, at.size), True, in_place)
 
 
 def _broadcast(at: Place, root: int) -> Case:
@@ -213,7 +177,7 @@ def _gather(at: Place, call: str, layout: Layout, root: int, in_place: bool, wor
         send = MPI.IN_PLACE if in_place else own
         return Prepared((send, _whole_or(layout, call, target), root), (target,))
 
-    return Case(call, described(f"root {root}", "in place" if in_place else "", words), make)
+    return Case(call, words, make)
 
 
 def _scatter(at: Place, call: str, layout: Layout, root: int, in_place: bool, words: str) -> Case:
@@ -228,10 +192,10 @@ def _scatter(at: Place, call: str, layout: Layout, root: int, in_place: bool, wo
             return Prepared((_whole_or(layout, call, source), MPI.IN_PLACE, root), (layout.block(source, root),))
         return Prepared((_whole_or(layout, call, source), target, root), (target,))
 
-    return Case(call, described(f"root {root}", "in place" if in_place else "", words), make)
+    return Case(call, words, make)
 
 
-def _allgather(at: Place, call: str, layout: Layout, in_place: bool, words: str) -> Case:
+def _allgather(at: Place, call: str, layout: Layout, _: int, in_place: bool, words: str) -> Case:
     own = at.draw("cargo", at.rank, len(layout.spans[at.rank]))
 
     def make(rounding: Rounding) -> Prepared:
@@ -240,7 +204,7 @@ def _allgather(at: Place, call: str, layout: Layout, in_place: bool, words: str)
             layout.block(target, at.rank)[:] = mine
         return Prepared((MPI.IN_PLACE if in_place else mine, _whole_or(layout, call, target)), (target,))
 
-    return Case(call, described("in place" if in_place else "", words), make)
+    return Case(call, words, make)
 
 
 def _alltoall(at: Place, call: str, parts: Sequence[int], spread: bool, in_place: bool) -> Case:
@@ -258,31 +222,6 @@ def _alltoall(at: Place, call: str, parts: Sequence[int], spread: bool, in_place
 
     words = "" if call == "Alltoall" else "uneven counts, gaps" if spread else "equal counts"
     return Case(call, described("in place" if in_place else "", words), make)
-
-
-def _reduces(at: Place) -> Iterator[Case]:
-    for op in OPS:
-        yield _reduce(at, op, at.size // 2, in_place=False)
-        yield _reduce(at, op, 0, in_place=True)
-
-
-def _reduce_scatters(at: Place) -> Iterator[Case]:
-    for op, in_place in _SCATTERED:
-        yield _reduce_scatter(at, op, _shares(at.count, at.size), in_place=in_place)
-        yield _reduce_scatter(at, op, _blocks(at), in_place=in_place)
-
-
-def _reduce_scatter_blocks(at: Place) -> Iterator[Case]:
-    for op, in_place in _SCATTERED:
-        yield _reduce_scatter(at, op, _blocks(at), in_place=in_place, call="Reduce_scatter_block")
-
-
-_SCATTERED = ((MPI.SUM, False), (MPI.SUM, True), (MPI.MAX, False), (MPI.MIN, True), (MPI.PROD, False))
-"""Operations to try, and whether in place."""
-
-
-def _blocks(at: Place) -> list[int]:
-    return [-(-at.count // at.size)] * at.size
 
 
 def _shares(count: int, size: int) -> list[int]:
@@ -330,5 +269,4 @@ def _reduce_scatter(
 
 
 def described(*parts: str) -> str:
-    """Describe a case by those of its properties that are not empty."""
     return ", ".join(filter(None, parts))

@@ -170,7 +170,6 @@ def run(world: CompComm, asked: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Take part as this process's rank of MPI's world."""
     parser = argparse.ArgumentParser(
         prog="python -m mpi4py -m tests.mpi.verify.failures",
         description=(__doc__ or "").partition("\n\n")[0],

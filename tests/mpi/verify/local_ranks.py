@@ -19,7 +19,6 @@ class ThreadComm(CompComm):
 
     @classmethod
     def over(cls, exchange: TcpExchange, settings: Settings | None = None) -> Self:
-        """Return a communicator over the connections of ``exchange``."""
         comm = cls(MPI.COMM_SELF)
         account = NicAccount(None, exchange.tagged_connections)
         comm._exchange = exchange
@@ -29,9 +28,7 @@ class ThreadComm(CompComm):
         return comm
 
     def Get_rank(self) -> int:  # noqa: N802 - MPI's name
-        """Return the rank among the threads."""
         return self._exchange.rank
 
     def Get_size(self) -> int:  # noqa: N802 - MPI's name
-        """Return the number of threads."""
         return self._exchange.size

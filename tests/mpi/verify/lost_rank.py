@@ -69,7 +69,6 @@ def _judged(folder: Path, asked: argparse.Namespace) -> Families:
 
 
 def main(words: list[str]) -> int:
-    """Carry a command line out; return 1 if a rank hangs, or raises another error."""
     parser = argparse.ArgumentParser(prog="python -m tests.mpi.verify.lost_rank", allow_abbrev=False)
     parser.add_argument("--ranks", "-n", type=int, default=5)
     parser.add_argument("--victim", type=int, default=2, help="the rank that is lost")

@@ -29,44 +29,37 @@ class Exchange:
 
 
 def wait_each(requests: Sequence[Any]) -> None:
-    """Wait for one request after the other."""
     for request in requests:
         request.Wait()
 
 
 def test_each(requests: Sequence[Any]) -> None:
-    """Test one request after the other until it is complete."""
     for request in requests:
         while not request.Test():
             pass
 
 
 def wait_all(requests: Sequence[Any]) -> None:
-    """Wait for all requests at once."""
     type(requests[0]).Waitall(requests)
 
 
 def test_all(requests: Sequence[Any]) -> None:
-    """Test all requests at once until they are complete."""
     while not type(requests[0]).Testall(requests):
         pass
 
 
 def wait_any(requests: Sequence[Any]) -> None:
-    """Wait for any request, as often as there are requests."""
     for _ in requests:
         if type(requests[0]).Waitany(requests) == MPI.UNDEFINED:
             raise AssertionError("Waitany found no active request before all had ended")
 
 
 def test_any(requests: Sequence[Any]) -> None:
-    """Test any request until none is active."""
     while type(requests[0]).Testany(requests) != (MPI.UNDEFINED, True):
         pass
 
 
 def wait_some(requests: Sequence[Any]) -> None:
-    """Wait for some requests until all have ended."""
     told: list[int] = []
     while (some := type(requests[0]).Waitsome(requests)) is not None:
         told += some
@@ -78,7 +71,6 @@ FINISHES: Sequence[Finish] = (wait_each, wait_all, wait_any, wait_some, test_eac
 
 
 def told(status: MPI.Status) -> tuple[int, int, int]:
-    """Return source, tag and number of floats of a status."""
     return status.source, status.tag, status.Get_count(MPI.FLOAT)
 
 

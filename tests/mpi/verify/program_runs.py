@@ -36,6 +36,7 @@ class Run:
     _requests: dict[int, Any] = field(default_factory=dict)
     _statuses: dict[int, MPI.Status] = field(default_factory=dict)
     _seen: dict[int, list[Any]] = field(default_factory=dict)
+    _due: dict[int, list[Any]] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)
     """Buffers that calls read; they must live until the calls end."""
 
@@ -55,7 +56,7 @@ class Run:
             seen = self._seen.get(index, [])
             if op.call == "Irecv":
                 seen = [*seen, told(self._statuses[op.slot])]
-            if (difference := first_difference(seen, self._expected(op))) is not None:
+            if (difference := first_difference(seen, self._expected(index, op))) is not None:
                 return f"rank {self.rank}, call {index} ({describe(op)}): {difference}"
         return None
 
@@ -92,7 +93,7 @@ class Run:
         return [part for source in sorted(came) for part in came[source]]
 
     def _collective(self, op: Op) -> None:
-        arguments, seen = _prepared(self.program, op, self.rank)
+        arguments, seen, self._due[self.at] = _planned(self.program, op, self.rank)
         self._kept.append(arguments)
         if op.slot < 0:
             self.calls(op.call)(*arguments)
@@ -119,7 +120,7 @@ class Run:
                 while op.how == "test" and not request.Test(status):
                     pass
 
-    def _expected(self, op: Op) -> list[Any]:
+    def _expected(self, index: int, op: Op) -> list[Any]:
         if op.call in _POINT_TO_POINT or op.call == "RecvAny":
             expected: list[Any] = []
             for sent in sorted(op.got, key=lambda one: one.source):
@@ -127,7 +128,7 @@ class Run:
                     expected.append(self._received(sent, op.capacity))
                 expected.append((sent.source, sent.tag, sent.count))
             return expected
-        return [] if op.call == "Wait" else _result(self.program, op, self.rank)
+        return self._due.get(index, [])
 
     def _received(self, sent: Sent, capacity: int) -> Float32Array:
         into = nothing(capacity)
@@ -136,7 +137,6 @@ class Run:
 
 
 def describe(op: Op) -> str:
-    """Return a call in words, for an error."""
     if op.call == "Wait":
         return f"wait {op.how} for requests {', '.join(map(str, op.slots))}"
     words = [op.call, f"rank {op.peer}", f"tag {op.tag}", f"{max(op.count, op.capacity)} floats"]
@@ -155,71 +155,47 @@ def _starts(counts: Sequence[int]) -> list[int]:
     return [sum(counts[:index]) for index in range(len(counts))]
 
 
-def _prepared(program: Program, op: Op, rank: int) -> tuple[list[Any], list[Any]]:
-    """Return the arguments of a collective, and those of them that are compared after the call."""
-    size, count = program.size, op.count
-    own = values_of(program, op.number, rank, count)
-    wide, is_root = nothing(size * count), rank == op.peer
-    match op.call:
-        case "Allreduce":
-            return [own, into := nothing(count)], [into]
-        case "Reduce":
-            return [own, into := nothing(count), MPI.SUM, op.peer], [into]
-        case "Bcast":
-            buf = own if is_root else nothing(count)
-            return [buf, op.peer], [buf]
-        case "Gather":
-            return [own, wide if is_root else None, op.peer], [wide]
-        case "Scatter":
-            everything = values_of(program, op.number, op.peer, size * count) if is_root else None
-            return [everything, into := nothing(count), op.peer], [into]
-        case "Allgather":
-            return [own, wide], [wide]
-        case "Alltoallv":
-            sending = _blocks(op, size)[rank]
-            receiving = [row[rank] for row in _blocks(op, size)]
-            data, into = values_of(program, op.number, rank, sum(sending)), nothing(sum(receiving))
-            return [[data, sending, _starts(sending), MPI.FLOAT], [into, receiving, _starts(receiving), MPI.FLOAT]], [
-                into
-            ]
-        case _:
-            return [], []
-
-
-def _result(program: Program, op: Op, rank: int) -> list[Any]:
-    """Return what a collective must leave behind."""
-    size, count = program.size, op.count
+def _planned(program: Program, op: Op, rank: int) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return the arguments of a collective, those of them that are compared after the call, and what these must be."""
+    size, count, root = program.size, op.count, op.peer
     owns = [values_of(program, op.number, one, count) for one in range(size)]
-    total = np.sum(owns, axis=0, dtype=np.float32) if count else nothing(0)
-    is_root = rank == op.peer
+    own, total, everything = owns[rank].copy(), np.sum(owns, axis=0, dtype=np.float32), np.concatenate(owns)
+    into, wide, is_root = nothing(count), nothing(size * count), rank == root
     match op.call:
         case "Allreduce":
-            return [total]
+            return [own, into], [into], [total]
         case "Reduce":
-            return [total if is_root else nothing(count)]
+            return [own, into, MPI.SUM, root], [into], [total if is_root else nothing(count)]
         case "Bcast":
-            return [owns[op.peer]]
+            buf = own if is_root else into
+            return [buf, root], [buf], [owns[root]]
         case "Gather":
-            return [np.concatenate(owns) if is_root else nothing(size * count)]
+            return [own, wide if is_root else None, root], [wide], [everything if is_root else nothing(size * count)]
         case "Scatter":
-            return [values_of(program, op.number, op.peer, size * count)[rank * count : (rank + 1) * count]]
+            whole = values_of(program, op.number, root, size * count)
+            part = whole[rank * count : (rank + 1) * count].copy()
+            return [whole if is_root else None, into, root], [into], [part]
         case "Allgather":
-            return [np.concatenate(owns)]
+            return [own, wide], [wide], [everything]
         case "Alltoallv":
-            parts = []
-            for source, row in enumerate(_blocks(op, size)):
-                data, start = values_of(program, op.number, source, sum(row)), sum(row[:rank])
-                parts.append(data[start : start + row[rank]])
-            return [np.concatenate(parts)]
+            blocks = _blocks(op, size)
+            data = [values_of(program, op.number, source, sum(row)) for source, row in enumerate(blocks)]
+            sending, receiving = blocks[rank], [row[rank] for row in blocks]
+            starts, into = [_starts(row)[rank] for row in blocks], nothing(sum(receiving))
+            parts = [one[start:][:length].copy() for one, start, length in zip(data, starts, receiving, strict=True)]
+            spec = [
+                [data[rank], sending, _starts(sending), MPI.FLOAT],
+                [into, receiving, _starts(receiving), MPI.FLOAT],
+            ]
+            return spec, [into], [np.concatenate(parts)]
         case _:
-            return []
+            return [], [], []
 
 
 class HangWatch:
     """A thread that calls ``on_hang`` once, with the call in which each rank is, if a program exceeds the limit."""
 
     def __init__(self, limit_s: float, on_hang: Callable[[str], None]) -> None:
-        """Watch nothing yet."""
         self._limit_s = limit_s
         self._on_hang = on_hang
         self._ended = threading.Event()
@@ -227,16 +203,13 @@ class HangWatch:
         self._thread = threading.Thread(target=self._look, name="hang-watch", daemon=True)
 
     def begin(self, name: str, run: Run) -> None:
-        """Note that a rank begins a program."""
         self._runs[run.rank] = name, run, time.monotonic()
 
     def __enter__(self) -> Self:
-        """Begin to watch."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop watching."""
         self._ended.set()
         self._thread.join()
 

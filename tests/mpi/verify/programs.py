@@ -72,7 +72,6 @@ class Program:
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
         return len(self.ranks)
 
 
@@ -122,7 +121,6 @@ class _Writer:
         ]
 
     def finish(self) -> None:
-        """Match and complete all open calls."""
         for send in list(self._sends):
             self._receive(send.dest, send.what.source, send.what.tag)
         for receive in list(self._receives):

@@ -53,11 +53,9 @@ class Series:
     limit_s: float
 
     def name(self, number: int) -> str:
-        """Return a program's name, for errors."""
         return f"program {number} of seed {self.seed}"
 
     def program(self, number: int, size: int, *, long: bool) -> Program:
-        """Return a program; the same for the same arguments."""
         return generate(random.Random(f"{self.seed}:{number}"), size, LONG_COUNTS if long else COUNTS)
 
     def batches(self) -> Iterator[tuple[int, range]]:
@@ -74,12 +72,10 @@ MakeComm = Callable[[TcpExchange], CompComm]
 
 
 def ours(comm: CompComm) -> Calls:
-    """Return the ``_comp`` calls of a communicator by mpi4py's names."""
     return lambda name: getattr(comm, f"{name}_comp")
 
 
 def plain(comm: MPI.Intracomm) -> Calls:
-    """Return mpi4py's own calls."""
     return lambda name: getattr(comm, name)
 
 
@@ -126,7 +122,6 @@ def play(programs: Sequence[tuple[str, Program]], limit_s: float, make: MakeComm
 
 
 def shrink_buffers(exchange: TcpExchange) -> None:
-    """Give the message connections of ``exchange`` small socket buffers."""
     for peer in range(exchange.size):
         if peer == exchange.rank:
             continue
@@ -175,12 +170,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, metavar="NUMBER", help="begin with this program")
     parser.add_argument("--limit", type=float, default=60.0, metavar="S", help="a program that takes longer hangs")
     parser.add_argument("--progress", action="store_true", help="say on standard error how far it is")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a line")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str]) -> None:
-    """Carry programs out as this process's rank of MPI's world; rank 0 reports."""
     end_at_once()
     asked = _parse(arguments)
     series = Series(asked.seed, asked.first, asked.programs, asked.limit)
@@ -205,13 +198,7 @@ def main(arguments: list[str]) -> None:
         "wrong": wrong,
     }
     if rank == 0:
-        if asked.json:
-            print(json.dumps(record, indent=2))
-        elif wrong is None:
-            who = "threads" if size == 1 else "ranks, as MPI's own calls"
-            counts = ", ".join(map(str, record["ranks"]))
-            print(f"{series.count} programs of seed {series.seed} on {counts} {who}: all right, none hangs; ", end="")
-            print(f"{record['elapsed_s']:.0f} s")
+        print(json.dumps(record, indent=2))
         if wrong:
             print(f"netoffload: {wrong}", file=sys.stderr, flush=True)
     if wrong:

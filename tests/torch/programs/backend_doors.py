@@ -31,7 +31,6 @@ def model() -> torch.nn.Module:
 
 
 def trained(wrapped: Any, steps: int = 4) -> list[torch.Tensor]:
-    """Train on this rank's data, and return the parameters."""
     optimizer = torch.optim.SGD(wrapped.parameters(), 0.1)
     seed = torch.Generator().manual_seed(dist.get_rank())
     for _ in range(steps):

@@ -22,7 +22,6 @@ STUCK_S = 90
 def error_of(
     call: Callable[[], Any], kind: type[BaseException] | tuple[type[BaseException], ...] = dist.DistBackendError
 ) -> str:
-    """Return the text of the error that a call raises."""
     try:
         call()
     except kind as error:
@@ -31,7 +30,6 @@ def error_of(
 
 
 def everywhere(value: Any, group: Any = None) -> list[Any]:
-    """Return the values of all ranks."""
     found: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(found, value, group)
     return found

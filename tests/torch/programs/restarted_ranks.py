@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,6 +26,10 @@ FAULT_AFTER = 2
 def fail(fault: str) -> None:
     if fault == "exception":
         raise ValueError("a fault of the test")
+    if fault == "stop" and os.fork() == 0:  # torchrun would wait half a minute until it kills a stopped rank
+        time.sleep(3 * TIMEOUT_S)
+        os.kill(os.getppid(), signal.SIGCONT)
+        os._exit(0)
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[fault])
 
 
