@@ -5,8 +5,8 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
-from netoffload.wire import vnet
 from tests.engine.frames import IPV4_ADDRESSES, IPV6_ADDRESSES, TIMESTAMPS, make_segment
+from tests.shared.formats import parse_vnet
 
 
 @pytest.mark.parametrize("needs_csum", [True, False])
@@ -19,7 +19,7 @@ def test_a_segment_is_scapys(payload: bytes, ipv6: bool, needs_csum: bool) -> No
         network.src, network.dst = IPV6_ADDRESSES if ipv6 else IPV4_ADDRESSES
         tcp = TCP(sport=40000, dport=5001, seq=seq, ack=ack, flags="PA", window=seq % 999, options=TIMESTAMPS)
         expected = bytes(Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / network / tcp / payload)
-        header, frame = vnet.parse_vnet(made)
+        header, frame = parse_vnet(made)
         at = header.csum_start + header.csum_offset
         if needs_csum:  # what a card leaves to be summed up is the pseudo header, not inverted: the sum fills it in
             assert frame[:at] + frame[at + 2 :] == expected[:at] + expected[at + 2 :]

@@ -17,12 +17,11 @@ from netoffload.engine.flows import SLOTS
 from netoffload.wire.capability import TAKES_UDP, Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import internet_checksum, ones_sum
 from netoffload.wire.ethernet import ETHERNET_LEN
-from netoffload.wire.ipv4 import parse_ipv4
 from netoffload.wire.offload import BLOCK_VERSION, VERSION_CODEC
-from netoffload.wire.tcp import parse_tcp
 from netoffload.wire.vnet import VNET_LEN
 from tests.engine.frames import make_segment, parsed
 from tests.engine.nic_pair import FAMILIES, FIRST_NONCE, ISN, Nic, connect, connected
+from tests.shared.formats import parse_ipv4, parse_tcp
 
 SPOOFED = 200 if JIT_DISABLED else 3500
 ZEROS = np.zeros(500, np.float32).tobytes()

@@ -20,10 +20,10 @@ from netoffload.lab.testbed.stream import stream
 from netoffload.netlink import Namespace, netns_path
 from netoffload.netlink.redirect import has_clsact, remove_link
 from netoffload.nic_options import NicProcess
-from netoffload.wire.vnet import Vnet, emit_vnet
 from netoffload_daemon.bypass import KernelBypass
 from tests.shared.beds import built, counters, grown, nic_command
 from tests.shared.commands import running_nic
+from tests.shared.formats import Vnet, emit_vnet
 from tests.shared.transfers import transfer
 from tests.soak.events import add_ipv6, kill_nic
 

@@ -26,7 +26,7 @@ from scapy.packet import Packet
 from netoffload.devices.netns import in_netns
 from netoffload.lab.testbed import NicSettings, Testbed
 from netoffload.netlink import netns_path
-from netoffload.wire.encapsulation import UDP_PORT, src_port
+from netoffload.wire.encapsulation import UDP_PORT
 from netoffload.wire.offload import BLOCK_VERSION, CPI_OFFLOAD, IPCOMP_NEXT_TCP, PROTO_IPCOMP, TCP_HEADER
 from netoffload.wire.tcp import PROTO_TCP
 from netoffload.wire.udp import PROTO_UDP
@@ -34,6 +34,7 @@ from tests.netns.programs.both_ways import TAGGED, connected, ipv6_of
 from tests.netns.programs.foreign_streams import gradient
 from tests.netns.programs.third_host import DEVICE, HOST_ADDRESS, HOST_IPV6, third_host
 from tests.shared.beds import built, counters, flows
+from tests.shared.formats import src_port
 from tests.shared.quick_cases import NIGHT, by_day
 from tests.soak.events import add_ipv6, ip
 

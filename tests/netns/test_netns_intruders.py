@@ -14,12 +14,9 @@ import pytest
 
 from netoffload.lab.testbed import Testbed
 from netoffload.netlink import Namespace
-from netoffload.wire.encapsulation import UDP_PORT, emit_entries, src_port
-from netoffload.wire.ethernet import Ethernet, emit_ethernet
-from netoffload.wire.ipv4 import Ipv4, emit_ipv4
+from netoffload.wire.encapsulation import UDP_PORT
 from netoffload.wire.offload import PROTO_IPCOMP
-from netoffload.wire.tcp import parse_tcp
-from netoffload.wire.udp import PROTO_UDP, Udp, emit_udp
+from netoffload.wire.udp import PROTO_UDP
 from tests.netns.programs.both_ways import TAGGED, connected, exchange
 from tests.netns.programs.intruder import (
     ETHERTYPE_IPV4,
@@ -32,6 +29,17 @@ from tests.netns.programs.intruder import (
     wire_of,
 )
 from tests.shared.beds import built, flows
+from tests.shared.formats import (
+    Ethernet,
+    Ipv4,
+    Udp,
+    emit_entries,
+    emit_ethernet,
+    emit_ipv4,
+    emit_udp,
+    parse_tcp,
+    src_port,
+)
 from tests.shared.quick_cases import by_day
 from tests.soak.damage import nft_path, run_nft
 from tests.soak.events import kill_nic

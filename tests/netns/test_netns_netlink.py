@@ -18,7 +18,7 @@ from netoffload.devices.packet import open_packet
 from netoffload.errors import NetlinkRefusedError
 from netoffload.netlink import Namespace, netns_exists, netns_inode, redirect, remove_netns
 from netoffload.netlink.redirect import has_clsact
-from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
+from tests.shared.formats import Vnet, emit_vnet, parse_vnet
 
 
 @pytest.fixture

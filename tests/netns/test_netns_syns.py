@@ -15,8 +15,9 @@ import pytest
 
 from netoffload.lab.testbed import NodePlan, Testbed
 from netoffload.netlink import Namespace
-from netoffload.wire.tcp import CHECKSUM, PROTO_TCP, SYN, parse_tcp
+from netoffload.wire.tcp import CHECKSUM, PROTO_TCP, SYN
 from tests.shared.beds import built
+from tests.shared.formats import parse_tcp
 from tests.shared.quick_cases import by_day
 from tests.soak.damage import nft_path, run_nft
 from tests.soak.events import add_ipv6

@@ -12,12 +12,23 @@ from netoffload.devices.packet import open_packet
 from netoffload.lab.testbed import NodePlan
 from netoffload.netlink import Namespace, netns_path
 from netoffload.wire.capability import emit_capability
-from netoffload.wire.encapsulation import UDP_PORT, parse_entries
-from netoffload.wire.ethernet import Ethernet, emit_ethernet
-from netoffload.wire.ipv4 import Ipv4, emit_ipv4
-from netoffload.wire.offload import Block, emit_block, nonce_of, parse_block
-from netoffload.wire.tcp import SYN, Tcp, emit_tcp, parse_tcp
+from netoffload.wire.encapsulation import UDP_PORT
+from netoffload.wire.tcp import SYN
 from netoffload.wire.vnet import VNET_LEN
+from tests.shared.formats import (
+    Block,
+    Ethernet,
+    Ipv4,
+    Tcp,
+    emit_block,
+    emit_ethernet,
+    emit_ipv4,
+    emit_tcp,
+    nonce_of,
+    parse_block,
+    parse_entries,
+    parse_tcp,
+)
 
 ETHERTYPE_IPV4 = 0x0800
 OWN_MAC = bytes.fromhex("020000000066")
