@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from netoffload.devices.netns import in_netns
-from netoffload.netlink import Namespace, netns_path, remove_netns
-from tests.shared.beds import nic_command
+from netoffload.lab.testbed.links import TestbedNamespace
+from netoffload.netlink import netns_path, remove_netns
+from tests.shared.beds import link_names, nic_command
 from tests.shared.commands import running_nic
 
 HOST, PEER = "10.97.7.1", "10.97.7.2"
@@ -28,7 +29,7 @@ class Place:
         self.names = [f"life-{run}-{role}" for role in ("host", "wire", "peer")]
         made = []
         for name in self.names:
-            made.append(stack.enter_context(Namespace.create(name)))
+            made.append(stack.enter_context(TestbedNamespace.create(name)))
             stack.callback(remove_netns, name)
         self.host, self.wire, self.peer = made
         self.wire.add_veth("w0", "w1", self.names[2], 1500)
@@ -91,15 +92,15 @@ def test_a_connection_outlives_a_kill(place: Place, tmp_path: Path) -> None:
     assert "qlen 4096" in shown
     assert f"inet {HOST}/24" in shown
     subprocess.run(said.partition("`")[2].partition("`")[0].split(), check=True)
-    assert "t0" not in place.host.link_names()
+    assert "t0" not in link_names(place.host)
 
 
 def test_an_ephemeral_tap_goes_with_its_nic(place: Place) -> None:
     with place.nic("--ephemeral") as nic:
-        assert "t0" in place.host.link_names()
+        assert "t0" in link_names(place.host)
         nic.terminate()
         assert nic.communicate(timeout=10)[1] == ""
-    assert "t0" not in place.host.link_names()
+    assert "t0" not in link_names(place.host)
 
 
 def test_a_tap_that_was_there_stays_what_it_is(place: Place) -> None:

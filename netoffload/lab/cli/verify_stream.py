@@ -10,8 +10,9 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import console, notes
-from netoffload.cli.codec_options import Bound, NicCodec
-from netoffload.cli.verify import MISMATCH, AsJson, shown_progress, verify_app
+from netoffload.cli.verify import CODEC_NAMES, MISMATCH, AsJson, Bound, shown_progress, verify_app
+
+NicCodec = Annotated[str, typer.Option(help=f"Codec of the NICs: {CODEC_NAMES}.")]
 
 
 @verify_app.command("stream")
