@@ -45,6 +45,7 @@ LEVELS = {
     "netoffload.lab": 8,  # its own __init__: the map of the laboratory
     "netoffload.lab.declared": 8,
     "netoffload.lab.machine": 8,
+    "netoffload.lab.units": 8,
     "netoffload.lab.results": 9,
     "netoffload.lab.testbed": 9,
     "netoffload.lab.reports": 10,

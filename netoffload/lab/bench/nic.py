@@ -27,7 +27,7 @@ import numpy as np
 
 from netoffload.codec import get
 from netoffload.collectives.samples import gradients_from
-from netoffload.config import check_choice, format_rate, parse_rate_bps
+from netoffload.config import check_choice, format_rate
 from netoffload.errors import NetOffloadError, RunError
 from netoffload.lab.bench import vpn_peers
 from netoffload.lab.bench.experiment import Contender, take_turns
@@ -38,6 +38,7 @@ from netoffload.lab.results import Spread
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, nics, prepared_ranks
 from netoffload.lab.testbed.build import check_root
 from netoffload.lab.testbed.stream import Payload, StreamResult, round_trips_us, run_stream, write_payload
+from netoffload.lab.units import parse_rate_bps
 from netoffload.machine.environment import system_versions
 
 BLOCK_OCTETS: Final = 4 * 1024 * 1024

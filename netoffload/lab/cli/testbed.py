@@ -21,6 +21,7 @@ from netoffload.errors import UsageError
 from netoffload.lab.cli.figures import drawn
 from netoffload.lab.cli.nic_parameters import flags_of, shows_nic_options
 from netoffload.lab.declared import Table, numbers, rates, words
+from netoffload.lab.units import parse_rate_bps
 from netoffload.nic_options import NicSettings
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ def plan_from_options(nodes: int, rate: str | None, mtu: int, nic: NicSettings |
     """Return the plan that options ask for; without ``run_id`` its run id is random."""
     from netoffload.lab.testbed import TestbedSettings, make_plan, new_run_id
 
-    rate_bps = None if rate is None else config.parse_rate_bps(rate)
+    rate_bps = None if rate is None else parse_rate_bps(rate)
     settings = TestbedSettings(nodes=nodes, rate_bps=rate_bps, mtu=mtu, nic=nic)
     return make_plan(settings, run_id or new_run_id())
 
