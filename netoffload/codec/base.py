@@ -46,11 +46,7 @@ class Codec:
         return target[:length].copy()
 
     def decode(self, payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
-        """Return the ``count`` floats of ``payload``.
-
-        Raises:
-            CodecError: the tags and the length contradict each other.
-        """
+        """Return the ``count`` floats of ``payload``, or raise :class:`CodecError`."""
         check_bound_k(bound_k)
         # Kernels read beyond a payload's end, and write whole bursts.
         padded = np.zeros(payload.size + kernels.DECODE_SLACK, np.uint8)

@@ -164,15 +164,9 @@ def offload(
 ) -> Packet:
     """Return the layers of one block, to be put behind ``IP(...)`` or ``IPv6(...)``.
 
-    Args:
-        values: float32[n], contiguous.
-        codec_name: of the codec that encodes them.
-        bound_k: their error bound is 2**-bound_k.
-        head: 0..3 raw octets before the floats.
-        tail: 0..3 raw octets behind them.
-        gso_size: the MSS of the segment that the block is from; 0 where the payload is one segment.
-        nonce: from the receiving NIC's capability word.
-        tcp: fields of the TCP header: ``sport``, ``seq``, ``flags`` and so on.
+    ``head`` and ``tail`` are up to three raw octets before and behind the floats. ``gso_size`` is the MSS of the
+    segment that the block is from; 0: the payload is one segment. ``nonce`` comes from the receiving NIC's capability word.
+    ``tcp`` are fields of the TCP header: ``sport``, ``seq``, ``flags`` and so on.
     """
     chosen = codec.get(codec_name)
     payload = head + chosen.encode(values, bound_k).tobytes() + tail

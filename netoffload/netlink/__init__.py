@@ -65,11 +65,7 @@ def netns_inode(name: str) -> int:
 
 
 def remove_netns(name: str) -> bool:
-    """Remove the name; the namespace and all its links end with its last process.
-
-    Returns:
-        False if no namespace had this name.
-    """
+    """Remove the name; the namespace and all its links end with its last process. False: no namespace had this name."""
     if not netns_exists(name):
         return False
     translated(f"remove network namespace {name}", lambda: netns.remove(str(netns_path(name))))
