@@ -5,7 +5,7 @@
 
 from bisect import bisect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from netoffload.codec.reference import Oracle
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array, Uint32Array
 from netoffload.errors import CodecError
 
+Kernel: TypeAlias = Callable[..., Any]
 
-def kernels_of(oracle: Oracle) -> tuple[Callable[..., Any], ...]:
+
+def kernels_of(oracle: Oracle) -> tuple[Kernel, Kernel, Kernel, Kernel]:
     """Return ``encode_fit``, ``decode``, ``decode_halves`` and ``round_trip``."""
 
     def encode(
@@ -30,10 +32,11 @@ def kernels_of(oracle: Oracle) -> tuple[Callable[..., Any], ...]:
         classes: Int64Array,
     ) -> tuple[int, int]:
         values = source[source_at : source_at + 4 * count].copy().view(np.float32)
-        firsts = [min(first, count) for first in range(LANES, count + LANES, LANES)]
-        fitting = bisect(firsts, capacity, key=lambda first: oracle.encode(values[:first], bound_k).size)
-        done = firsts[fitting - 1] if fitting else 0
-        payload = oracle.encode(values[:done], bound_k)
+        done, payload = count, oracle.encode(values, bound_k)
+        if payload.size > capacity:
+            bursts = range(1, count // LANES + 1)
+            done = LANES * bisect(bursts, capacity, key=lambda n: oracle.encode(values[: LANES * n], bound_k).size)
+            payload = oracle.encode(values[:done], bound_k)
         target[target_at : target_at + payload.size] = payload
         assert oracle.classes is not None
         classes += oracle.classes(payload, done)

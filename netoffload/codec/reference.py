@@ -107,7 +107,7 @@ def tags_of(payload: Uint8Array, count: int) -> Uint8Array:
             raise CodecError("payload ends before a tag word")
         words.append(octets[at] | octets[at + 1] << 8)
         at += 2 + _HALF_OCTETS[octets[at]] + _HALF_OCTETS[octets[at + 1]]
-    tags = np.array(words, np.uint16)[:, np.newaxis] >> np.arange(0, 16, 2, np.uint16) & 3
+    tags = np.array(words, np.uint16)[:, np.newaxis] >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     if at != len(octets) or tags.reshape(-1)[count:].any():
         raise CodecError("tags and length contradict each other")
     return tags.reshape(-1)[:count].astype(np.uint8)

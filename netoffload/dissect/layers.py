@@ -165,7 +165,7 @@ def offload(
     """Return the layers of one block, to be put behind ``IP(...)`` or ``IPv6(...)``.
 
     ``head`` and ``tail`` are up to three raw octets before and behind the floats. ``gso_size`` is the MSS of the
-    segment that the block is from; 0: the payload is one segment. ``nonce`` comes from the receiving NIC's capability word.
+    segment that the block is from; 0: the payload is one segment. ``nonce`` is in the receiving NIC's capability word.
     ``tcp`` are fields of the TCP header: ``sport``, ``seq``, ``flags`` and so on.
     """
     chosen = codec.get(codec_name)
