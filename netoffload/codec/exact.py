@@ -23,6 +23,7 @@ from numba import types
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import BURST_LEN, ENCODE_SLACK, LANES, MALFORMED
+from netoffload.codec.packed import GROUP
 from netoffload.codec.vectors import I8, I16, I32, I64, Isa, call, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
@@ -35,9 +36,6 @@ from netoffload.compiled.octets import (
     store_u64,
     u8,
 )
-
-GROUP: Final = 64
-"""Values in a group."""
 
 LOOK: Final = 4096
 """Words after which the encoder chooses the type of values again."""

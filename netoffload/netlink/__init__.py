@@ -59,11 +59,6 @@ def netns_exists(name: str) -> bool:
     return netns_path(name).exists()
 
 
-def netns_inode(name: str) -> int:
-    """Return the inode that identifies the namespace (``/proc/PID/ns/net`` of its processes has the same inode)."""
-    return translated(f"look at network namespace {name}", lambda: os.stat(netns_path(name)).st_ino)
-
-
 def remove_netns(name: str) -> bool:
     """Remove the name; the namespace and all its links end with its last process. False: no namespace had this name."""
     if not netns_exists(name):

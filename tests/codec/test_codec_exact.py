@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netoffload.codec import bursts, get, kernels
-from netoffload.codec.exact import GROUP, LOOK
+from netoffload.codec.exact import LOOK
 from netoffload.codec.kernels import usable_kernels
+from netoffload.codec.packed import GROUP
 from netoffload.codec_specs import CodecId
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint16Array
 from netoffload.compiled.jit import JIT_DISABLED

@@ -17,7 +17,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from netoffload.devices.packet import open_packet
 from netoffload.errors import NetlinkRefusedError
 from netoffload.lab.testbed.links import TestbedNamespace
-from netoffload.netlink import Namespace, netns_exists, netns_inode, redirect, remove_netns
+from netoffload.netlink import Namespace, netns_exists, netns_path, redirect, remove_netns
 from netoffload.netlink.redirect import has_clsact
 from tests.shared.beds import link_names
 from tests.shared.formats import Vnet, emit_vnet, parse_vnet
@@ -28,6 +28,11 @@ def name() -> Iterator[str]:
     chosen = f"no-t{secrets.token_hex(3)}-x"
     yield chosen
     remove_netns(chosen)
+
+
+def netns_inode(name: str) -> int:
+    """Return the inode that identifies a namespace (``/proc/PID/ns/net`` of its processes has the same one)."""
+    return netns_path(name).stat().st_ino
 
 
 def descriptors() -> int:
