@@ -8,7 +8,7 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
     control netlink                 the control socket, the kernel's network objects
     compiled                        Numba's set-up, and the parts that all compiled code shares
     torch_plugin                    registers the backend with torch
-    wire                            octets <-> values: Ethernet, IPv4, TCP, the offload block
+    wire                            formats: Ethernet, IPv4, TCP, the offload block
     nic_options                     the options of a NIC, and damage on purpose
     codec                           arrays <-> payload: the burst engine's arithmetic
     engine devices                  frames in, frames out; frames <-> descriptors

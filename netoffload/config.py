@@ -1,7 +1,7 @@
 """Settings with units, and how people write them.
 
 Every setting is a field of a frozen dataclass with its unit in its name. The layer that uses a setting defines it
-(``testbed.plan``, ``training.config``, ``netoffload.nic_options``). This module has the shared parts: parsing of rates,
+(``testbed.plan``, ``training.config``, ``netoffload.nic_options``). This module has the shared parts: parsing of
 sizes and error bounds, and numbers on which several layers must agree. A value that cannot be parsed raises a
 :class:`~netoffload.errors.UsageError` that names accepted values; no value falls back to a default.
 """
@@ -82,30 +82,9 @@ ENV_METER: Final = "NETOFFLOAD_METER"
 ENV_ADDRESS: Final = "NETOFFLOAD_ADDRESS"
 """The IPv4 address of this node's data interface."""
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgKMG]?)(?:[bB]it(?:s|ps|/s)?|b/s)")
-_RATE_IN_OCTETS = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?(?:bps|b/s|b|bytes?(?:ps|/s)?)", re.IGNORECASE)
-_CLOCK = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)hz", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(i?)b?", re.IGNORECASE)
-_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
-
-
-def parse_rate_bps(text: str, most_gbit: int = 100) -> int:
-    """Return bits per second from a rate as tc writes it: ``100mbit``, ``1gbit``, ``2.5Gbit``, ``800kbit``."""
-    match = _RATE.fullmatch(text.strip())
-    if match is None and (octets := _RATE_IN_OCTETS.fullmatch(text.strip())):
-        bits = f"{float(octets[1]):g}{octets[2].lower()}bit"
-        raise UsageError(f"rate {text!r} may mean bytes, as in tc: write {bits} for bits per second")
-    if match is None:
-        raise UsageError(f"rate {text!r} is not a number with a unit: write 100mbit, 1gbit or 2.5gbit")
-    rate_bps = round(float(match[1]) * 1000.0 ** _POWERS[match[2].lower()])
-    if not 1_000_000 <= rate_bps <= most_gbit * 1_000_000_000:
-        raise UsageError(f"rate {text!r} is outside 1mbit..{most_gbit}gbit")
-    return rate_bps
-
-
-def format_ms(time_s: float) -> str:
-    """Return a time in milliseconds with one decimal place, and three below 10 ms."""
-    return f"{time_s * 1e3:.{1 if time_s >= 0.01 else 3}f}"
+POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
+"""Of 1000, or of 1024, by the letter in front of a unit."""
 
 
 def format_rate(rate_bps: float) -> str:
@@ -116,23 +95,12 @@ def format_rate(rate_bps: float) -> str:
     return f"{rate_bps:.4g} b/s"
 
 
-def parse_clock_hz(text: str) -> int:
-    """Return hertz from ``100MHz``, ``1.5 GHz``."""
-    match = _CLOCK.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"clock {text!r} is not a number with a unit: write 100MHz or 1.5GHz")
-    clock_hz = round(float(match[1]) * 1000.0 ** _POWERS[match[2].lower()])
-    if not 1_000_000 <= clock_hz <= 10_000_000_000:
-        raise UsageError(f"clock {text!r} is outside 1MHz..10GHz")
-    return clock_hz
-
-
 def parse_size_octets(text: str) -> int:
     """Return octets from ``25MB`` (10**6), ``64KiB`` (2**10), ``4096``."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"size {text!r} is not a number of octets: write 25MB, 64KiB or 4096")
-    size = round(float(match[1]) * (1024.0 if match[3] else 1000.0) ** _POWERS[match[2].lower()])
+    size = round(float(match[1]) * (1024.0 if match[3] else 1000.0) ** POWERS[match[2].lower()])
     if size <= 0:
         raise UsageError(f"size {text!r} is not more than 0")
     return size
@@ -161,7 +129,7 @@ def parse_count(text: str) -> int:
     match = re.fullmatch(r"(\d+)\s*([kmg]?)", text.strip(), re.IGNORECASE)
     if match is None or int(match[1]) < 1:
         raise UsageError(f"count {text!r} is not a number from 1 on: write 20M, 200k or 4096")
-    return round(int(match[1]) * 1000.0 ** _POWERS[match[2].lower()])
+    return round(int(match[1]) * 1000.0 ** POWERS[match[2].lower()])
 
 
 def parse_tag(text: str) -> int:

@@ -55,8 +55,7 @@ class NicControl:
 def request(path: str | Path, command: str, timeout_s: float = 5.0, **arguments: Any) -> dict[str, Any]:
     """Send a request to the socket at ``path`` and return its answer without the ``ok`` field.
 
-    Raises:
-        ControlError: no process listens there, the answer is late or unreadable, or the answer is an error.
+    No answer, a late or unreadable one, and an error are a :class:`~netoffload.errors.ControlError`.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
@@ -77,11 +76,8 @@ def request(path: str | Path, command: str, timeout_s: float = 5.0, **arguments:
 class ConnectionServer:
     """Serves the connections to a listening socket, each in a thread; a context manager that closes the listener.
 
-    Args:
-        name: of the threads.
-        serve: gets each connection; its ``OSError`` says that the client is gone, or too slow.
-        connections_max: connections that are served at a time.
-        refusal: makes the octets for a further connection from the reason.
+    An ``OSError`` of ``serve`` says that the client is gone, or too slow. A connection beyond ``connections_max`` gets
+    the octets that ``refusal`` makes from the reason.
     """
 
     def __init__(
@@ -209,10 +205,7 @@ class ControlServer:
 def receive_until(conn: socket.socket, ends: tuple[bytes, ...], begun: bytes, most: int, timeout_s: float) -> bytes:
     """Return ``begun`` and what follows, up to one of the ``ends`` or ``most`` octets, or as far as the client sends.
 
-    The client has as long to take its answer.
-
-    Raises:
-        OSError: the client went away, or was too slow.
+    The client has as long to take its answer. ``OSError``: it went away, or was too slow.
     """
     deadline = time.monotonic() + timeout_s
     while not any(end in begun for end in ends) and len(begun) < most:

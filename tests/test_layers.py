@@ -35,15 +35,17 @@ LEVELS = {
     "netoffload.dissect": 3,
     "netoffload.transport": 4,
     "netoffload.methods": 4,
+    "netoffload.machine": 4,
     "netoffload_daemon": 4,
     "netoffload_mpi": 5,
     "netoffload.torch": 5,
-    "netoffload.machine": 3,
     "netoffload.cli": 6,
     "netoffload.__main__": 7,
     # The wall. What stands above this line never imports what stands below.
     "netoffload.lab": 8,  # its own __init__: the map of the laboratory
     "netoffload.lab.declared": 8,
+    "netoffload.lab.machine": 8,
+    "netoffload.lab.units": 8,
     "netoffload.lab.results": 9,
     "netoffload.lab.testbed": 9,
     "netoffload.lab.reports": 10,

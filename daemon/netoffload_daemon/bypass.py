@@ -49,10 +49,7 @@ OWN_NETNS: Final = "/proc/self/ns/net"
 
 
 class KernelBypass:
-    """The filters and the pair of one NIC; a context manager.
-
-    Make it before rights are given up.
-    """
+    """The filters and the pair of one NIC; a context manager, to be made before rights are given up."""
 
     def __init__(self, settings: NicProcess) -> None:
         """Prepare for the devices of ``settings``; nothing is made before the context is entered."""
@@ -63,8 +60,7 @@ class KernelBypass:
     def __enter__(self) -> KernelBypass:
         """Remove filters and pairs that an earlier process left on these devices, and join the devices.
 
-        Raises:
-            NetlinkRefusedError: not permitted, or the kernel lacks a feature; then nothing is left behind.
+        Where the kernel refuses (:class:`NetlinkRefusedError`), nothing is left behind.
         """
         self._open()
         try:

@@ -30,13 +30,7 @@ from netoffload_daemon.trace import with_traced
 def make_handlers(
     settings: NicProcess, port: Port, event: int, bypass: KernelBypass | None = None
 ) -> dict[str, Handler]:
-    """Return the functions that answer, by command name.
-
-    Args:
-        port: the NIC's counters and flow table, which the loop changes all the time.
-        bypass: the filters that count frames in the kernel; None without bypass in the kernel.
-    """
-
+    """Return the functions that answer, by command name; ``bypass`` are the filters that count frames in the kernel."""
     rings = (port.tx_trace, port.rx_trace)
 
     def info(_: Mapping[str, Any]) -> dict[str, Any]:

@@ -80,16 +80,11 @@ class FaultPlan(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The queue.
-
-    Attributes:
-        frames: int64[slots, 3]: length, due time, and how many frames may still overtake it.
-        order: int64[slots], a permutation of the slots.
-    """
+    """The queue."""
 
     octets: Uint8Array  # uint8[slots, room], with their virtio-net headers
-    frames: Int64Array
-    order: Int64Array
+    frames: Int64Array  # int64[slots, 3]: length, due time, and how many frames may still overtake it
+    order: Int64Array  # int64[slots], a permutation of the slots
     queue: Int64Array  # int64[3]
     random: Int64Array  # int64[6], the generator's state
 
@@ -123,11 +118,9 @@ def has_room(held: Held) -> bool:
 def disturb(
     plan: FaultPlan, frame: Uint8Array, at: int, length: int, now_ns: int, held: Held, counters: Counters
 ) -> None:
-    """Take one frame on its way to the wire, and put the damaged frame or frames into the queue.
+    """Take one frame on its way to the wire, and put the damaged frame or frames into the queue, which has room.
 
-    Args:
-        frame: uint8 with the virtio-net header at ``at``; it stays unchanged.
-        held: the queue, with room (:func:`has_room`).
+    The frame's virtio-net header is at ``at``; the frame stays unchanged.
     """
     gso_type = u8(frame, at + vnet.GSO_TYPE) & ~vnet.GSO_ECN
     l4_at = vnet.VNET_LEN + load_u16(frame, at + vnet.CSUM_START)
@@ -276,12 +269,9 @@ def count_held(held: Held) -> int:
 
 @kernel
 def release(held: Held, now_ns: int, vectors: Uint64Array) -> int:
-    """Return how many frames are due, and put their addresses and lengths into ``vectors``.
+    """Return how many frames are due, and put their addresses and lengths into ``vectors``, uint64[n, 2].
 
     Call it only when all frames released before are on the wire, because it frees their slots.
-
-    Args:
-        vectors: uint64[n, 2]; at most n frames are released.
     """
     queue, slots = held.queue, held.order.size
     queue[_FREED] = queue[_HEAD]

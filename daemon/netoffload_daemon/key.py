@@ -16,8 +16,7 @@ _MAKE: Final = f"make one with (umask 077; openssl rand -hex {KEY_LEN} > FILE)"
 def load_key(path: Path) -> bytes:
     """Return the key of 32 octets in the file at ``path``, which holds 32 octets, or 64 hexadecimal digits in a line.
 
-    Raises:
-        UsageError: other contents, not a regular file, or other users than the owner have rights to the file.
+    The file must be a regular one to which only its owner has rights.
     """
     try:
         with open(path, "rb", buffering=0, opener=_open_at_once) as file:

@@ -55,9 +55,7 @@ _HOST_QUEUE_FRAMES: Final = 4096
 def serve(event: int, roles: int, settings: LoopSettings, port: Port) -> int:
     """Forward frames until ``event`` becomes readable; return ``STOPPED``, ``HOST_GONE`` or ``WIRE_GONE``.
 
-    Args:
-        event: descriptor that becomes readable when the loop is to stop; the loop does not read it.
-        roles: ``TX``, ``RX`` or both: the directions that this thread serves.
+    The loop does not read ``event``. ``roles`` are the directions that this thread serves: ``TX``, ``RX`` or both.
     """
     polled = port.polled
     polled[2, 0], polled[2, 1] = event, syscalls.POLLIN

@@ -46,9 +46,7 @@ _NANOSECONDS: Final = "_ns"
 def exposition(info: Mapping[str, Any], counters: Mapping[str, int], flows: Mapping[str, int]) -> str:
     """Return the metrics of a NIC.
 
-    Args:
-        info: the control socket's ``info``. The MTU becomes a gauge; all else but the pid becomes labels of
-            ``netoffload_info``.
+    The MTU in ``info`` (of the control socket) becomes a gauge; all else but the pid are labels of ``netoffload_info``.
     """
     labels = {name: value for name, value in info.items() if name not in ("pid", "mtu")}
     lines = [*_family("netoffload_info", "gauge", "this NIC: always 1"), _sample("netoffload_info", labels, 1)]
@@ -99,11 +97,9 @@ def _escape(text: str) -> str:
 
 @contextlib.contextmanager
 def serve_metrics(port: int, read: Callable[[], str]) -> Iterator[int]:
-    """Serve ``read()`` at http://127.0.0.1:PORT/metrics while the context lasts; yields the port.
+    """Serve ``read()`` at http://127.0.0.1:PORT/metrics while the context lasts; yields the port, for 0 a free one.
 
-    Args:
-        port: the port to listen on; 0 takes a free one.
-        read: makes the text; called in threads of the server, once per request, never by two threads at a time.
+    Threads of the server call ``read``, once per request, never two at a time.
     """
     one_at_a_time = threading.Lock()
 

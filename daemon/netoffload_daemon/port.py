@@ -139,10 +139,8 @@ def make_port(
 ) -> Port:
     """Return buffers, and counters at zero.
 
-    Args:
-        faults: the faults, which decide how many frames the fault stage may hold.
-        diag: descriptor on which the host's kernel is asked about sockets; -1: nobody is asked.
-        devices: descriptors of the host's device and of the wire; -1: there is none.
+    ``diag`` is the descriptor on which the host's kernel is asked about sockets, ``devices`` are those of the host's
+    device and of the wire; -1: there is none.
     """
     ring_words = RING_WORDS if traced else 1
     out_messages, out_vectors = libc.make_messages(2 * MAX_WIRE_FRAMES)

@@ -56,10 +56,7 @@ def open_table(path: Path) -> tuple[Int64Array, bool]:
 
     The table is empty if there is no file, or if the file had to be set aside. It is in memory only if the file cannot
     be used at all (no room, no such folder, a read-only file system). A line on stderr reports both cases. The hash of
-    the table has a new key.
-
-    Raises:
-        DeviceError: ``path`` exists and is not this user's flow table; it is left unchanged.
+    the table has a new key. A file that is not this user's flow table stays unchanged, and is a :class:`DeviceError`.
     """
     if path == IN_MEMORY:
         return make_flows(), False

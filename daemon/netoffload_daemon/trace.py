@@ -85,9 +85,7 @@ def make_ring(words: int = RING_WORDS) -> TraceRing:
 def record(ring: TraceRing, interface: int, way: int, address: int, length: int, time_ns: int) -> None:
     """Write one frame into the ring, or count that there was no room.
 
-    Args:
-        interface: 0 for the host's side, 1 for the wire's.
-        address: address of the virtio-net header before the frame.
+    ``interface`` is 0 for the host's side and 1 for the wire's. A virtio-net header stands before the frame.
     """
     words, size = ring.words, ring.words.size
     octets = length - vnet.VNET_LEN

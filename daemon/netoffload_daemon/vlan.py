@@ -55,9 +55,7 @@ def make_controls(messages: Uint64Array) -> Uint8Array:
 def restore_tag(octets: Uint8Array, message: Uint64Array, control: Uint8Array) -> int:
     """Put back the VLAN tag of a received frame, if it had one; return where the frame starts then.
 
-    Args:
-        octets: uint8, the frame with virtio-net header from ``TAG_LEN`` on.
-        message: the frame's message header, uint64[MESSAGE_WORDS]; its room for a control message is reset.
+    The frame with its virtio-net header starts at ``TAG_LEN``. The room for a control message in ``message`` is reset.
     """
     told = message[_MESSAGE_CONTROL_LEN]
     message[_MESSAGE_CONTROL_LEN] = CONTROL_LEN
@@ -75,12 +73,7 @@ def restore_tag(octets: Uint8Array, message: Uint64Array, control: Uint8Array) -
 
 @inline_kernel
 def put_tag_back(octets: Uint8Array, ethertype: int, tci: int) -> None:
-    """Insert a tag into the frame with virtio-net header that starts at ``TAG_LEN``; then it starts at 0.
-
-    Args:
-        octets: uint8, ``TAG_LEN`` octets of any value, virtio-net header, frame.
-        ethertype: the tag's own type, 0x8100 or 0x88A8.
-    """
+    """Insert a tag of the type ``ethertype``, 0x8100 or 0x88A8, into the frame at ``TAG_LEN``; then it starts at 0."""
     for at in range(_TAG_AT):
         octets[at] = octets[at + TAG_LEN]
     put_be16(octets, _TAG_AT, ethertype)

@@ -27,7 +27,6 @@ import netoffload
 from netoffload.cli.help_tables import keep_whole
 from netoffload.cli.known import KnownCommands
 from netoffload.compiled.programs import end_at_once
-from netoffload.compiled.progress import COMPILING
 from netoffload.errors import EXTRAS, NetOffloadError, SystemRefusedError, missing_package
 
 app = typer.Typer(
@@ -110,34 +109,6 @@ def progress_bar() -> Iterator[Callable[..., None]]:
         yield lambda step, share=None: bars.update(
             task, description=step, total=None if share is None else 1.0, completed=share
         )
-
-
-@contextlib.contextmanager
-def phases(first: str) -> Iterator[Callable[[str], None]]:
-    """Show the current step, given to the function, on a line; without a terminal, write only what takes minutes."""
-
-    def say(phrase: str) -> None:
-        line.update(phrase)
-        if phrase.startswith(COMPILING) and not notes.is_terminal:
-            notes.print(phrase, highlight=False, markup=False, soft_wrap=True)
-
-    with notes.status("") as line:
-        say(first)
-        yield say
-
-
-@contextlib.contextmanager
-def told_anyway(tell: Callable[[str | None], None]) -> Iterator[None]:
-    """Call ``tell`` once after the body: with None, or with the reason why an error or a signal ended it early."""
-    try:
-        yield
-    except Interrupted:
-        tell("interrupted")
-        raise
-    except Exception as error:
-        tell(str(error) or type(error).__name__)
-        raise
-    tell(None)
 
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -93,23 +93,3 @@ def import_all() -> None:
         if _file(package).parent.exists():
             for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
                 importlib.import_module(f"{package}.{module.name}")
-
-
-def commands_text(package: str) -> str:
-    """Return the content of a package's ``commands.json``, made from the commands in its modules."""
-    import_all()
-    found = typer.main.get_group(KnownCommands.app).commands.items()
-    rows = {name: _row(one) for name, one in found if one.callback is not None}  # the others are in the file only
-    lines = [
-        f"{json.dumps(name)}: {json.dumps({**row, 'modules': own})}"
-        for name, row in sorted(rows.items())
-        if (own := [module for module in row["modules"] if module.rpartition(".")[0] == package])
-    ]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _row(command: Any) -> dict[str, Any]:
-    inner = [command, *getattr(command, "commands", {}).values()]
-    modules = dict.fromkeys(one.callback.__module__ for one in inner)
-    paragraph = (command.help or "").split("\n\n")[0]
-    return {"modules": list(modules), "summary": " ".join(paragraph.split())}

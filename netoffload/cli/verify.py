@@ -10,7 +10,6 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import app, console, need, notes, progress_bar
-from netoffload.cli.codec_options import Bound, Codecs
 from netoffload.errors import NetOffloadError
 
 MISMATCH: Final = 1
@@ -21,6 +20,11 @@ OF_TORCHRUN: Final = "TORCHELASTIC_RUN_ID"
 verify_app = typer.Typer(no_args_is_help=True)
 app.add_typer(verify_app, name="verify")
 
+CODEC_NAMES: Final = ", ".join(config.CODECS)
+Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND, 1..16.")]
+Codecs = Annotated[
+    list[str] | None, typer.Option("--codec", help=f"{CODEC_NAMES}; repeat for several.", show_default=False)
+]
 Seed = Annotated[int, typer.Option(min=0, help="Decides all values.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")]
 

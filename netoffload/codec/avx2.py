@@ -16,8 +16,8 @@ from llvmlite import ir
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
-from netoffload.codec.exact import GROUP, mask_of, moves_by_bursts
-from netoffload.codec.packed import groups_by_bursts
+from netoffload.codec.exact import mask_of, moves_by_bursts
+from netoffload.codec.packed import GROUP, groups_by_bursts
 from netoffload.codec.plain import tags_of_planes
 from netoffload.codec.vectors import I8, I16, I32, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Uint8Array

@@ -46,18 +46,14 @@ class Codec:
         return target[:length].copy()
 
     def decode(self, payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
-        """Return the ``count`` floats of ``payload``.
-
-        Raises:
-            CodecError: the tags and the length contradict each other.
-        """
+        """Return the ``count`` floats of ``payload``, or raise :class:`CodecError`."""
         check_bound_k(bound_k)
         # Kernels read beyond a payload's end, and write whole bursts.
         padded = np.zeros(payload.size + kernels.DECODE_SLACK, np.uint8)
         padded[: payload.size] = payload
         target = np.empty(max(0, -(-count // kernels.LANES)) * kernels.LANES, np.float32)
-        read = kernels.decode(int(self.codec_id), padded, 0, payload.size, count, bound_k, target.view(np.uint8), 0)
-        if count < 0 or read != payload.size:
+        codec_id, octets = int(self.codec_id), target.view(np.uint8)
+        if count < 0 or kernels.decode(codec_id, padded, 0, payload.size, count, bound_k, octets, 0) != payload.size:
             raise CodecError(f"payload of {payload.size} octets does not hold {count} floats")
         return target[:count]
 

@@ -16,7 +16,6 @@ spread them. A group of fewer than 64 values is filled up with zeros in the slac
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from llvmlite import ir
@@ -24,25 +23,19 @@ from numba import types
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import BURST_LEN, ENCODE_SLACK, LANES, MALFORMED
+from netoffload.codec.packed import GROUP
 from netoffload.codec.vectors import I8, I16, I32, I64, Isa, call, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
-from netoffload.compiled.jit import JIT_DISABLED, compiled_with, inline_kernel, inlined_with
+from netoffload.compiled.jit import compiled_with, inline_kernel, inlined_with
 from netoffload.compiled.octets import (
     clear_octets,
     copy_octets,
-    load_u16,
-    load_u32,
     load_u64,
     popcount_u64,
-    store_u16,
-    store_u32,
     store_u64,
     u8,
 )
-
-GROUP: Final = 64
-"""Values in a group."""
 
 LOOK: Final = 4096
 """Words after which the encoder chooses the type of values again."""
@@ -324,10 +317,9 @@ def decoder(groups: Groups) -> Callable[..., int]:
 
 def groups_of(moves: Moves) -> Groups:
     """Return what the body needs, from the primitives of an instruction set."""
-    looks, puts, gets = _interpreted() if JIT_DISABLED else _emitted(moves)
-    look32, look16 = looks
-    put32, put_narrow, put16 = puts
-    get32, get_narrow, get16 = gets
+    look32, look16 = _emitted_look(FLOAT32), _emitted_look(BF16)
+    put32, put_narrow, put16 = (_emitted_put(moves, form) for form in (FLOAT32, NARROW, BF16))
+    get32, get_narrow, get16 = (_emitted_get(moves, form) for form in (FLOAT32, NARROW, BF16))
 
     @inlined_with
     def look(kind: int, source: Uint8Array, first: int) -> Seen:
@@ -352,14 +344,6 @@ def groups_of(moves: Moves) -> Groups:
             get16(octets, at, got, target, target_at)
 
     return Groups(moves.spread_bits, look, put, get)
-
-
-_FORMS: Final = (FLOAT32, NARROW, BF16)
-
-
-def _emitted(moves: Moves) -> tuple[list[Any], list[Any], list[Any]]:
-    looks = [_emitted_look(form) for form in (FLOAT32, BF16)]
-    return looks, [_emitted_put(moves, form) for form in _FORMS], [_emitted_get(moves, form) for form in _FORMS]
 
 
 def _all(value: int, vector: ir.VectorType = _OCTETS) -> ir.Constant:
@@ -513,72 +497,6 @@ def _store(builder: Builder, values: Sequence[Value], target: Value, at: Value, 
                         vectors.store(builder, part, target, builder.add(at, I64(place)))
 
 
-def _interpreted() -> tuple[list[Any], list[Any], list[Any]]:
-    """Return :func:`_emitted` without a compiler."""
-
-    def read(form: int, source: Uint8Array, first: int) -> list[int]:
-        """Return 64 values, each with its exponent above the rest: a float32 has 24 bits of it, else there are 8."""
-        if form == BF16:
-            halves = [load_u16(source, first + 2 * lane) for lane in range(GROUP)]
-        elif form == NARROW:
-            halves = [load_u16(source, first + 4 * lane + 2) for lane in range(GROUP)]
-        else:
-            full = [load_u32(source, first + 4 * lane) for lane in range(GROUP)]
-            return [(word << 1 | word >> 31) & 0xFFFFFFFF for word in full]
-        return [(half << 1 | half >> 15) & 0xFFFF for half in halves]
-
-    def mask(truths: Sequence[object]) -> int:
-        return sum(bool(truth) << lane for lane, truth in enumerate(truths))
-
-    def look(form: int, source: Uint8Array, first: int) -> tuple[int, ...]:
-        values = read(form, source, first)
-        exponents = [value >> (24 if form == FLOAT32 else 8) for value in values]
-        distances = [max(exponents) - one for one in exponents]
-        low = mask([value & 0x1FFFE for value in values]) if form == FLOAT32 else 1
-        there = mask(values)
-        escapes = [mask([one >= 2**width - 1 for one in distances]) & there for width in range(1, WIDTH_MAX + 1)]
-        return there, max(exponents), low, *escapes
-
-    def put(form: int, source: Uint8Array, first: int, planned: Planned, target: Uint8Array, at: int) -> None:
-        top, width, plane_len, escapes, there = planned
-        rest_len = 3 if form == FLOAT32 else 1
-        values = read(form, source, first)
-        kept = [value for lane, value in enumerate(values) if there >> lane & 1]
-        distances = [min(top - (value >> 8 * rest_len), 2**width - 1) for value in kept]
-        for bit in range(width):
-            store_u64(target, at + bit * plane_len, mask([one >> bit & 1 for one in distances]))
-        at += width * plane_len
-        coded = [values[lane] >> 8 * rest_len for lane in range(GROUP) if escapes >> lane & 1]
-        octets = bytes(coded) + b"".join(value.to_bytes(4, "little")[:rest_len] for value in kept)
-        target[at : at + len(octets)] = list(octets)
-
-    def get(form: int, octets: Uint8Array, at: int, got: Got, target: Uint8Array, target_at: int) -> None:
-        *planes, escapes, there, top, length = got
-        rest_len, rest_at = 3 if form == FLOAT32 else 1, at + popcount_u64(escapes)
-        value_len = 2 if form == BF16 else 4
-        for lane in range(length // value_len):
-            value = 0
-            if there >> lane & 1:
-                exponent = top - sum((plane >> lane & 1) << bit for bit, plane in enumerate(planes)) & 0xFF
-                if escapes >> lane & 1:
-                    exponent, at = u8(octets, at), at + 1
-                rest = load_u32(octets, rest_at) & (1 << 8 * rest_len) - 1
-                rest_at += rest_len
-                bits = 8 + 8 * rest_len
-                value = exponent << 8 * rest_len | rest
-                value = value >> 1 | (value & 1) << bits - 1
-            if form == BF16:
-                store_u16(target, target_at + 2 * lane, value)
-            else:
-                store_u32(target, target_at + 4 * lane, value << (16 if form == NARROW else 0))
-
-    return (
-        [partial(look, form) for form in (FLOAT32, BF16)],
-        [partial(put, form) for form in _FORMS],
-        [partial(get, form) for form in _FORMS],
-    )
-
-
 def moves_by_bursts(
     isa: Isa,
     put_words: Callable[[Builder, Value, Value, Sequence[Value], Value], None],
@@ -649,20 +567,14 @@ def _squeezed(builder: Builder, planes: Sequence[Value], mask: Value) -> Sequenc
     return results
 
 
-if JIT_DISABLED:
+@emits(types.int64, types.int64, types.int64)
+def _spread_sparse(builder: Builder, word: Value, mask: Value) -> Value:
+    for step, moved in reversed(list(enumerate(_steps(builder, mask)))):
+        moving = builder.and_(builder.shl(word, I64(1 << step)), moved)
+        word = builder.or_(builder.and_(word, builder.not_(moved)), moving)
+    return builder.and_(word, mask)
 
-    def _spread_bits(word: int, mask: int) -> int:
-        return sum((word >> at & 1) << bit for at, bit in enumerate(bit for bit in range(64) if mask >> bit & 1))
 
-else:
-
-    @emits(types.int64, types.int64, types.int64)
-    def _spread_sparse(builder: Builder, word: Value, mask: Value) -> Value:
-        for step, moved in reversed(list(enumerate(_steps(builder, mask)))):
-            moving = builder.and_(builder.shl(word, I64(1 << step)), moved)
-            word = builder.or_(builder.and_(word, builder.not_(moved)), moving)
-        return builder.and_(word, mask)
-
-    @inline_kernel
-    def _spread_bits(word: int, mask: int) -> int:
-        return word if mask == -1 else _spread_sparse(word, mask)
+@inline_kernel
+def _spread_bits(word: int, mask: int) -> int:
+    return word if mask == -1 else _spread_sparse(word, mask)

@@ -21,20 +21,18 @@ from numba import types
 from netoffload.codec import vectors
 from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
 from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, with_escapes
-from netoffload.codec.scalar import LIMITS, MAGNITUDE_BITS, Limits, bounded_lane, decode_lane
+from netoffload.codec.scalar import LIMITS, MAGNITUDE_BITS, Limits
 from netoffload.codec.vectors import I8, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
-from netoffload.compiled.jit import JIT_DISABLED, inline_kernel, inlined_with
+from netoffload.compiled.jit import inline_kernel, inlined_with
 from netoffload.compiled.octets import (
     bit_length,
     clear_octets,
     load_u16,
-    load_u32,
     load_u64,
     popcount_u16,
     popcount_u64,
-    store_u32,
     store_u64,
     u8,
 )
@@ -268,59 +266,42 @@ def _fill_of(octets: Uint8Array, fields_at: int, fields_end: int, bits: int) -> 
     return u8(octets, fields_at if is_whole else fields_end - 1) >> (8 - fill_bits)
 
 
-if JIT_DISABLED:
+_OCTETS: Final = ir.VectorType(I8, LANES)
 
-    def _octets(word: int) -> list[int]:
-        return [word >> 8 * lane & 0xFF for lane in range(LANES)]
 
-    def octets_there(word: int) -> int:
-        """Return which octets of a word are not 0, a bit each."""
-        return sum((octet != 0) << lane for lane, octet in enumerate(_octets(word)))
+def _all(octet: int) -> ir.Constant:
+    return ir.Constant(_OCTETS, [octet] * LANES)
 
-    def sums_of_bits(word: int) -> int:
-        """Return a word of octets: how many bits are set in that octet of ``word`` and in those below it."""
-        return sum((word & (1 << 8 * lane + 8) - 1).bit_count() << 8 * lane for lane in range(LANES))
 
-    def fields_of(codes: int) -> int:
-        """Return the fields of eight codes, an octet each."""
-        return sum((2 * ((code & 127) - 1 & 127) + (code >> 7)) << 8 * lane for lane, code in enumerate(_octets(codes)))
+def _of_word(emit: Callable[[Builder, Value], Value]) -> Any:
+    """Return a function from a word to a word: eight octets side by side."""
 
-    def codes_of(fields: int) -> int:
-        """Return the codes of eight fields, an octet each."""
-        octets = enumerate(_octets(fields))
-        return sum(((field // 2 + 1) % 128 + (field & 1) * 128) << 8 * lane for lane, field in octets)
+    def of_word(builder: Builder, word: Value) -> Value:
+        result = emit(builder, builder.bitcast(word, _OCTETS))
+        return builder.bitcast(result, I64) if result.type == _OCTETS else result
 
-else:
-    _OCTETS: Final = ir.VectorType(I8, LANES)
+    return emits(types.int64, types.int64)(of_word)
 
-    def _all(octet: int) -> ir.Constant:
-        return ir.Constant(_OCTETS, [octet] * LANES)
 
-    def _of_word(emit: Callable[[Builder, Value], Value]) -> Any:
-        """Return a function from a word to a word: eight octets side by side."""
+def _emit_fields(builder: Builder, codes: Value) -> Value:
+    less = builder.shl(builder.sub(builder.and_(codes, _all(127)), _all(1)), _all(1))
+    return builder.or_(less, builder.lshr(codes, _all(7)))
 
-        def of_word(builder: Builder, word: Value) -> Value:
-            result = emit(builder, builder.bitcast(word, _OCTETS))
-            return builder.bitcast(result, I64) if result.type == _OCTETS else result
 
-        return emits(types.int64, types.int64)(of_word)
+def _emit_codes(builder: Builder, fields: Value) -> Value:
+    magnitudes = builder.and_(builder.add(builder.lshr(fields, _all(1)), _all(1)), _all(127))
+    return builder.or_(magnitudes, builder.shl(fields, _all(7)))
 
-    def _emit_fields(builder: Builder, codes: Value) -> Value:
-        less = builder.shl(builder.sub(builder.and_(codes, _all(127)), _all(1)), _all(1))
-        return builder.or_(less, builder.lshr(codes, _all(7)))
 
-    def _emit_codes(builder: Builder, fields: Value) -> Value:
-        magnitudes = builder.and_(builder.add(builder.lshr(fields, _all(1)), _all(1)), _all(127))
-        return builder.or_(magnitudes, builder.shl(fields, _all(7)))
+def _emit_sums(builder: Builder, word: Value) -> Value:
+    counts = vectors.call(builder, "llvm.ctpop.v8i8", _OCTETS, word)
+    return builder.mul(builder.bitcast(counts, I64), I64(0x0101010101010101))
 
-    def _emit_sums(builder: Builder, word: Value) -> Value:
-        counts = vectors.call(builder, "llvm.ctpop.v8i8", _OCTETS, word)
-        return builder.mul(builder.bitcast(counts, I64), I64(0x0101010101010101))
 
-    octets_there = _of_word(lambda b, word: vectors.bits_of_plane(b, b.icmp_unsigned("!=", word, _all(0))))
-    sums_of_bits = _of_word(_emit_sums)
-    fields_of = _of_word(_emit_fields)
-    codes_of = _of_word(_emit_codes)
+octets_there = _of_word(lambda b, word: vectors.bits_of_plane(b, b.icmp_unsigned("!=", word, _all(0))))
+sums_of_bits = _of_word(_emit_sums)
+fields_of = _of_word(_emit_fields)
+codes_of = _of_word(_emit_codes)
 
 
 @inline_kernel
@@ -393,28 +374,19 @@ def _sum_below(sums: int, burst: int) -> int:
     return sums << 8 >> 8 * burst & 0xFF
 
 
-class _Leaves(NamedTuple):
-    """What instruction sets do with a burst of a group; ``part`` is for less than eight floats."""
-
-    squeeze: Callable[[int, int], int]
-    spread: Callable[[int, int], int]
-    mask_burst: Callable[[Uint8Array, int, int, int], int]
-    mask_part: Callable[[Uint8Array, int, int, int], int]
-    code_burst: Callable[[Uint8Array, int, int, Limits, int, Uint8Array, int], int]
-    code_part: Callable[[Uint8Array, int, int, Limits, int, Uint8Array, int], int]
-    decode_burst: Callable[[int, int, np.float32, Uint8Array, int], int]
-
-
 def groups_by_bursts(isa: Isa) -> Groups:
     """Return primitives that handle one burst after the other."""
-    leaves = _interpreted_leaves() if JIT_DISABLED else _emitted_leaves(isa)
-    squeeze, spread, mask_burst, mask_part, code_burst, code_part, decode_burst = leaves
+    move = emits(types.int64, types.int64, types.int64)
+    squeeze = move(lambda builder, word, mask: isa.squeeze(builder, word, mask))
+    spread = move(lambda builder, word, mask: isa.spread(builder, word, mask))
+    mask_burst, mask_part = _masker(full=True), _masker(full=False)
+    code_burst, code_part = _coder(isa, full=True), _coder(isa, full=False)
+    decode_burst = _burst_decoder(isa)
 
     @inlined_with
     def put(
         source: Uint8Array, first: int, lanes: int, limits: Limits, target: Uint8Array, at: int
     ) -> tuple[int, int, int, int]:
-        lanes = int(lanes)  # without a compiler it may be NumPy's, whose shifts overflow
         there = longs = wholes = 0
         rest = lanes % LANES
         if lanes == GROUP:  # as a constant, so that the compiler unrolls the bursts
@@ -482,9 +454,7 @@ def groups_by_bursts(isa: Isa) -> Groups:
     return Groups(put, read_masks, get)
 
 
-def _emitted_leaves(isa: Isa) -> _Leaves:
-    mover = emits(types.int64, types.int64, types.int64)
-
+def _burst_decoder(isa: Isa) -> Any:
     @emits(types.int64, types.int64, types.int64, types.float32, ARRAY, types.int64)
     def decode_burst(
         builder: Builder, codes: Value, mask: Value, unit8: Value, target: Value, target_at: Value
@@ -496,10 +466,7 @@ def _emitted_leaves(isa: Isa) -> _Leaves:
         in16, in32 = (vectors.bits_of_plane(builder, mark) for mark in marks)
         return builder.or_(in16, builder.shl(builder.and_(in32, mask), I64(8)))
 
-    maskers, coders = (_masker(full=True), _masker(full=False)), (_coder(isa, full=True), _coder(isa, full=False))
-    squeeze = mover(lambda builder, word, mask: isa.squeeze(builder, word, mask))
-    spread = mover(lambda builder, word, mask: isa.spread(builder, word, mask))
-    return _Leaves(squeeze, spread, *maskers, *coders, decode_burst)
+    return decode_burst
 
 
 def _masker(*, full: bool) -> Any:
@@ -533,36 +500,3 @@ def _coder(isa: Isa, *, full: bool) -> Any:
         return builder.or_(longs, builder.shl(wholes, I64(8)))
 
     return code_burst
-
-
-def _interpreted_leaves() -> _Leaves:
-    """Return :func:`_emitted_leaves` without a compiler."""
-
-    def squeeze(word: int, mask: int) -> int:
-        there = [lane for lane in range(LANES) if mask >> lane & 1]
-        return sum((word >> 8 * lane & 0xFF) << 8 * at for at, lane in enumerate(there))
-
-    def spread(word: int, mask: int) -> int:
-        there = [lane for lane in range(LANES) if mask >> lane & 1]
-        return sum((word >> 8 * at & 0xFF) << 8 * lane for at, lane in enumerate(there))
-
-    def mask_burst(source: Uint8Array, at: int, floats: int, smallest: int) -> int:
-        magnitudes = [load_u32(source, at + 4 * lane) & MAGNITUDE_BITS for lane in range(floats)]
-        return sum(int(magnitude >= smallest) << lane for lane, magnitude in enumerate(magnitudes))
-
-    def code_burst(
-        source: Uint8Array, at: int, floats: int, limits: Limits, mask: int, target: Uint8Array, target_at: int
-    ) -> int:
-        coded = [bounded_lane(load_u32(source, at + 4 * lane), limits) for lane in range(floats)]
-        octets = [(code, code, ESCAPE16, ESCAPE32)[tag] & 0xFF for code, tag in coded]
-        store_u64(target, target_at, squeeze(sum(octet << 8 * lane for lane, octet in enumerate(octets)), mask))
-        return sum((tag >> 1) << lane | int(tag == 3) << 8 + lane for lane, (_, tag) in enumerate(coded))
-
-    def decode_burst(codes: int, mask: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
-        octets = [spread(codes, mask) >> 8 * lane & 0xFF for lane in range(LANES)]
-        for lane, octet in enumerate(octets):
-            store_u32(target, target_at + 4 * lane, decode_lane(octet, 1, unit8))
-        in16, in32 = (sum(int(octet == mark) << lane for lane, octet in enumerate(octets)) for mark in (0x80, 0))
-        return in16 | (in32 & mask) << 8
-
-    return _Leaves(squeeze, spread, mask_burst, mask_burst, code_burst, code_burst, decode_burst)

@@ -17,8 +17,8 @@ from llvmlite import ir
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import LANES, TAGS_LEN
-from netoffload.codec.exact import GROUP, moves_by_bursts
-from netoffload.codec.packed import groups_by_bursts
+from netoffload.codec.exact import moves_by_bursts
+from netoffload.codec.packed import GROUP, groups_by_bursts
 from netoffload.codec.vectors import I16, I32, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.emitted import Builder, Value

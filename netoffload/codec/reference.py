@@ -17,6 +17,9 @@ from netoffload.errors import CodecError, UsageError
 TAG_OCTETS: Final = (0, 1, 2, 4)
 """Octets of a lane per tag."""
 
+_HALF_OCTETS: Final = tuple(sum(TAG_OCTETS[half >> shift & 3] for shift in (0, 2, 4, 6)) for half in range(256))
+"""Octets of the four lanes whose tags are in one half of a tag word."""
+
 
 def compress_inceptionn(values: Float32Array, bound_k: int) -> tuple[Uint8Array, Uint32Array]:
     """Algorithm 2 for every float: (tags, codes), both with the shape of ``values``."""
@@ -96,30 +99,28 @@ def pack(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
     return np.frombuffer(bytes(payload), np.uint8)
 
 
-def unpack(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
-    """Return (tags, codes) of the ``count`` floats in ``payload``."""
-    octets = payload.tobytes()
-    tags = np.zeros(count, np.uint8)
-    codes = np.zeros(count, np.uint32)
-    at = 0
-    for first in range(0, count, 8):
+def tags_of(payload: Uint8Array, count: int) -> Uint8Array:
+    """Return the tags of the ``count`` floats in bursts."""
+    octets, at, words = payload.tobytes(), 0, []
+    for _ in range(0, count, 8):
         if at + 2 > len(octets):
             raise CodecError("payload ends before a tag word")
-        word = int.from_bytes(octets[at : at + 2], "little")
-        at += 2
-        for lane in range(8):
-            tag = word >> 2 * lane & 3
-            if first + lane >= count:
-                if tag:
-                    raise CodecError("a lane beyond the last float has a tag")
-                continue
-            length = TAG_OCTETS[tag]
-            if at + length > len(octets):
-                raise CodecError("payload ends inside a lane")
-            tags[first + lane], codes[first + lane] = tag, int.from_bytes(octets[at : at + length], "little")
-            at += length
-    if at != len(octets):
-        raise CodecError(f"payload has {len(octets) - at} octets more than its tags announce")
+        words.append(octets[at] | octets[at + 1] << 8)
+        at += 2 + _HALF_OCTETS[octets[at]] + _HALF_OCTETS[octets[at + 1]]
+    tags = np.array(words, np.uint16)[:, np.newaxis] >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    if at != len(octets) or tags.reshape(-1)[count:].any():
+        raise CodecError("tags and length contradict each other")
+    return tags.reshape(-1)[:count].astype(np.uint8)
+
+
+def unpack(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
+    """Return (tags, codes) of the ``count`` floats in bursts."""
+    tags, octets, at = tags_of(payload, count), payload.tobytes(), 0
+    codes = np.zeros(count, np.uint32)
+    for lane, tag in enumerate(tags.tolist()):
+        at += 2 if lane % 8 == 0 else 0
+        codes[lane] = int.from_bytes(octets[at : at + TAG_OCTETS[tag]], "little")
+        at += TAG_OCTETS[tag]
     return tags, codes
 
 
@@ -163,49 +164,64 @@ def _escapes(lanes: Lanes) -> bytes:
 
 def unpack_groups(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
     """Return (tags, codes) of the ``count`` floats in groups and runs."""
-    octets = iter(payload.tobytes())
-    tags = np.zeros(count, np.uint8)
-    codes = np.zeros(count, np.uint32)
-    empty = 0
-    try:
-        for first in range(0, count, 64):
-            if empty:
-                empty -= 1
-                continue
-            present = next(octets)
-            if present == 0:
-                empty = next(octets)
-                continue
-            masks = [next(octets) if present >> burst & 1 else 0 for burst in range(8)]
-            there = [first + i for i in range(64) if masks[i // 8] >> i % 8 & 1]
-            if there and there[-1] >= count:
-                raise CodecError("a lane beyond the last float has a code")
-            for lane, code in zip(there, _fields(octets, len(there)), strict=True):
-                codes[lane], tags[lane] = code, {0x80: 2, 0x00: 3}.get(code, 1)
+    octets, at, first = payload.tobytes(), 0, 0
+    tags, codes = np.zeros(count, np.uint8), np.zeros(count, np.uint32)
+    may_run = True
+    while first < count:
+        if octets[at : at + 1] == b"\0":
+            groups = int.from_bytes(octets[at + 1 : at + 2], "little") + 1
+            if not may_run or 64 * (groups - 1) >= count - first:
+                raise CodecError("runs are not those of an encoder")
+            may_run = groups == 256
+            at, first = at + 2, first + 64 * groups
+        else:
+            there, at = _lanes_there(octets, at, min(64, count - first))
+            fields, at = _fields(octets, at, len(there))
+            lanes = {
+                form: [first + lane for lane, code in zip(there, fields, strict=True) if code == mark]
+                for form, mark in ((2, 0x80), (3, 0x00))
+            }
+            tags[[first + lane for lane in there]] = 1
+            codes[[first + lane for lane in there]] = fields
             for tag, length in ((2, 2), (3, 4)):
-                for lane in there:
-                    if tags[lane] == tag:
-                        codes[lane] = int.from_bytes(bytes(next(octets) for _ in range(length)), "little")
-    except (StopIteration, RuntimeError) as error:  # inside a generator StopIteration becomes RuntimeError
-        raise CodecError("payload ends inside a group") from error
-    wanted = pack_groups(tags, codes).tobytes()
-    if empty or payload.tobytes()[: len(wanted)] != wanted:
-        raise CodecError("masks, widths or runs are not those of an encoder")
-    if payload.size > len(wanted):
-        raise CodecError("payload is longer than its masks announce")
+                for lane in lanes[tag]:
+                    tags[lane], codes[lane] = tag, int.from_bytes(octets[at : at + length], "little")
+                    at += length
+            may_run, first = True, first + 64
+        if at > len(octets):
+            raise CodecError("payload ends inside a group")
+    if at != len(octets):
+        raise CodecError("masks and length contradict each other")
     return tags, codes
 
 
-def _fields(octets: Iterator[int], count: int) -> list[int]:
-    """Return the 8-bit codes of ``count`` fields."""
-    head = next(octets)
-    width = (head & 7) + 1
+def _lanes_there(octets: bytes, at: int, lanes: int) -> tuple[list[int], int]:
+    """Return which floats of the group at ``at`` are not 0, and where its masks end."""
+    present = int.from_bytes(octets[at : at + 1], "little")
+    masks = octets[at + 1 : at + 1 + present.bit_count()]
+    bursts = [burst for burst in range(8) if present >> burst & 1]
+    there = [8 * burst + i for burst, mask in zip(bursts, masks, strict=False) for i in range(8) if mask >> i & 1]
+    if 0 in masks or (there and there[-1] >= lanes):
+        raise CodecError("masks are not those of an encoder")
+    if not there or len(masks) < len(bursts):
+        raise CodecError("payload ends inside a group")
+    return there, at + 1 + len(masks)
+
+
+def _fields(octets: bytes, at: int, count: int) -> tuple[list[int], int]:
+    """Return the 8-bit codes of ``count`` fields behind their width, and where they end."""
+    width = int.from_bytes(octets[at : at + 1], "little") % 8 + 1
     first = 8 if width == 8 else 3
-    bits = head
-    for at in range(1, (first + width * count + 7) // 8):
-        bits |= next(octets) << 8 * at
+    end = at + (first + width * count + 7) // 8
+    bits = int.from_bytes(octets[at:end], "little")
     fields = [bits >> (first + width * i) & ((1 << width) - 1) for i in range(count)]
-    return [(field // 2 + 1) % 128 | (field & 1) << 7 for field in fields]
+    if end > len(octets):
+        raise CodecError("payload ends inside a group")
+    if bits >> first + width * count or bits % (1 << first) >= 8:
+        raise CodecError("bits behind the fields are not 0")
+    if max(fields).bit_length() != width and width > 1:
+        raise CodecError("fields fit into fewer bits")
+    return [(field // 2 + 1) % 128 | (field & 1) << 7 for field in fields], end
 
 
 def pack_exact(values: Float32Array) -> Uint8Array:
@@ -260,20 +276,26 @@ def _exact_group(values: list[int], bits: int) -> bytes:
 
 def unpack_exact(payload: Uint8Array, count: int) -> Float32Array:
     """Return the ``count`` floats in groups of ``exact``."""
-    words: list[int] = []
-    octets = iter(payload.tobytes())
-    try:
-        while len(words) < count:
-            words += _exact_words(octets, count - len(words))
-    except (StopIteration, RuntimeError) as error:
-        raise CodecError("payload ends inside a group") from error
-    if next(octets, None) is not None:
-        raise CodecError("payload is longer than its groups announce")
+    words = [word for _, group in _exact_groups(payload, count) for word in group]
     return np.array(words, np.uint32).view(np.float32)
 
 
-def _exact_words(octets: Iterator[int], left: int) -> list[int]:
-    """Read a group; return its words, ``left`` at most."""
+def _exact_groups(payload: Uint8Array, count: int) -> Iterator[tuple[bool, list[int]]]:
+    """Yield groups: whether they are of bf16, and their words."""
+    octets = iter(payload.tobytes())
+    while count > 0:
+        try:
+            is_bf16, words = _exact_words(octets, count)
+        except (StopIteration, RuntimeError) as error:  # inside a generator StopIteration becomes RuntimeError
+            raise CodecError("payload ends inside a group") from error
+        yield is_bf16, words
+        count -= len(words)
+    if next(octets, None) is not None:
+        raise CodecError("masks and length contradict each other")
+
+
+def _exact_words(octets: Iterator[int], left: int) -> tuple[bool, list[int]]:
+    """Read a group; return whether it is of bf16, and its words, ``left`` at most."""
 
     def take(count: int) -> bytes:
         return bytes(next(octets) for _ in range(count))
@@ -286,7 +308,7 @@ def _exact_words(octets: Iterator[int], left: int) -> list[int]:
         raise CodecError("no group begins like this")
     if kind < 2:
         raw = take(values * bits // 8) if kind else bytes(values * bits // 8)
-        return np.frombuffer(raw, np.uint32).tolist()
+        return form == 2, np.frombuffer(raw, np.uint32).tolist()
     top = next(octets)
 
     def flags(count: int) -> list[int]:
@@ -304,7 +326,24 @@ def _exact_words(octets: Iterator[int], left: int) -> list[int]:
     coded = [exponent << rest_bits | rest for exponent, rest in zip(exponents, rests, strict=True)]
     rotated = iter([(value >> 1 | (value & 1) << rest_bits + 7) << (16 if form == 1 else 0) for value in coded])
     result = np.array([next(rotated) if one else 0 for one in there], np.uint16 if bits == 16 else np.uint32)
-    return result.view(np.uint32).tolist()
+    return form == 2, result.view(np.uint32).tolist()
+
+
+Classes: TypeAlias = tuple[int, int, int, int]
+"""How many floats take 0, 8, 16 and 32 bits."""
+
+
+def _counted(tags: Uint8Array) -> Classes:
+    none, eight, sixteen, whole = np.bincount(tags, minlength=4).tolist()
+    return none, eight, sixteen, whole
+
+
+def _exact_classes(payload: Uint8Array, count: int) -> Classes:
+    """Count words of 0 in groups of float32, words in groups of bf16, and others."""
+    groups = list(_exact_groups(payload, count))
+    none = sum(words.count(0) for is_bf16, words in groups if not is_bf16)
+    pairs = sum(len(words) for is_bf16, words in groups if is_bf16)
+    return none, 0, pairs, count - none - pairs
 
 
 @dataclass(frozen=True)
@@ -318,6 +357,8 @@ class Oracle:
     encode: Callable[[Float32Array, int], Uint8Array]
     decode: Callable[[Uint8Array, int, int], Float32Array]
     round_trip: Callable[[Float32Array, int], Float32Array]
+    classes: Callable[[Uint8Array, int], Classes] | None = None
+    """Of the ``count`` floats in a payload; None: all take the same number of bits."""
     compress: Callable[[Float32Array, int], tuple[Uint8Array, Uint32Array]] | None = None
     decompress: Callable[[Uint8Array, Uint32Array, int], Float32Array] | None = None
 
@@ -331,6 +372,7 @@ def tagged(
         encode=lambda values, bound_k: pack(*compress(values, bound_k)),
         decode=lambda payload, count, bound_k: decompress(*unpack(payload, count), bound_k),
         round_trip=lambda values, bound_k: decompress(*compress(values, bound_k), bound_k),
+        classes=lambda payload, count: _counted(tags_of(payload, count)),
         compress=compress,
         decompress=decompress,
     )
@@ -345,6 +387,7 @@ def packed(values: Oracle) -> Oracle:
         values,
         encode=lambda floats, bound_k: pack_groups(*compress(floats, bound_k)),
         decode=lambda payload, count, bound_k: decompress(*unpack_groups(payload, count), bound_k),
+        classes=lambda payload, count: _counted(unpack_groups(payload, count)[0]),
     )
 
 
@@ -374,6 +417,7 @@ EXACT: Final = Oracle(
     encode=lambda values, _bound_k: pack_exact(values),
     decode=lambda payload, count, _bound_k: unpack_exact(payload, count),
     round_trip=lambda values, _bound_k: values.copy(),
+    classes=_exact_classes,
 )
 
 ORACLES: Final = {

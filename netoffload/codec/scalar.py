@@ -1,8 +1,4 @@
-"""One float at a time: the classes and codes of ``inceptionn`` and ``bounded``, and the way back.
-
-The definition of what ``vectors`` does to eight floats and more. Escapes are decoded here, and everything is with
-``NUMBA_DISABLE_JIT=1``, where no vector code runs.
-"""
+"""The numbers of the codecs ``inceptionn`` and ``bounded``: limits of the classes, weights of bits; and one escape."""
 
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -13,8 +9,8 @@ from numba import types
 from netoffload.codec_specs import Tagged
 from netoffload.compiled.emitted import Builder, Value, emits
 from netoffload.compiled.emitted import held as emit_held
-from netoffload.compiled.jit import JIT_DISABLED, inline_kernel, inlined_with
-from netoffload.compiled.octets import bits_float32, float32_bits
+from netoffload.compiled.jit import inline_kernel, inlined_with
+from netoffload.compiled.octets import float32_bits
 
 Limits: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 """What depends on the bound, and constants of a burst, computed before the loop.
@@ -27,9 +23,6 @@ LIMITS: Final = types.UniTuple(types.int64, 8)
 """The same, as Numba's type."""
 
 FIRST_OF_FOUR: Final = 0x1111111111111111
-
-LaneCoder: TypeAlias = Callable[[int, Limits], tuple[int, int]]
-"""From a float's bits and a codec's limits to (code, tag)."""
 
 UNIT16: Final = np.float32(2.0**-15)
 """The weight of the last of the 15 magnitude bits of the 16-bit form, in both codecs."""
@@ -50,22 +43,14 @@ ROUNDS_TO_ONE: Final = int(np.float32(1 - 2.0**-16).view(np.uint32))
 HALF_BITS: Final = 0x3F000000
 
 
-if JIT_DISABLED:
+@emits(types.int64, types.int64)
+def held(builder: Builder, number: Value) -> Value:
+    """Return the number, with its value hidden from LLVM.
 
-    def held(number: int) -> int:
-        """Return the number."""
-        return number
-
-else:
-
-    @emits(types.int64, types.int64)
-    def held(builder: Builder, number: Value) -> Value:
-        """Return the number, with its value hidden from LLVM.
-
-        LLVM loads a constant that it knows from memory for every burst, each time with an instruction of ten octets for
-        the address, although registers are free. It keeps a value that it does not know in a register.
-        """
-        return emit_held(builder, number)
+    LLVM loads a constant that it knows from memory for every burst, each time with an instruction of ten octets for the
+    address, although registers are free. It keeps a value that it does not know in a register.
+    """
+    return emit_held(builder, number)
 
 
 @inline_kernel
@@ -82,24 +67,6 @@ def inceptionn_limits(bound_k: int) -> Limits:
         from16,
         held(FIRST_OF_FOUR),
     )
-
-
-@inline_kernel
-def inceptionn_lane(word: int, limits: Limits) -> tuple[int, int]:
-    """Return (code, tag) of one float32's bits (Algorithm 2).
-
-    A code of class 0 is arbitrary.
-    """
-    # The tag is how many of three limits |x| reaches, which is the algorithm's comparison with e. There is no branch,
-    # because on mixed data it would be mispredicted.
-    magnitude = word & MAGNITUDE_BITS
-    in8 = int(magnitude >= limits[0])
-    in16 = int(magnitude >= limits[1])
-    in32 = int(magnitude >= ONE_BITS)
-    dropped = 127 + 16 - 8 * in16 - (magnitude >> 23)
-    shifted = ((word & 0x7FFFFF) | 0x800000) >> (dropped & 63)  # wrong from 64 on, but there the class is 0
-    small = shifted | (word >> 16 & 0x8000) >> (8 - 8 * in16)
-    return word if in32 else small, in8 + in16 + in32
 
 
 @inline_kernel
@@ -127,30 +94,10 @@ def unit8_of(form: Tagged) -> Callable[[int], np.float32]:
 
 
 @inline_kernel
-def bounded_lane(word: int, limits: Limits) -> tuple[int, int]:
-    """Return (code, tag) of one float32's bits, rounded to nearest, ties to even; a code of class 0 is arbitrary."""
-    magnitude = word & MAGNITUDE_BITS
-    in8 = int(magnitude >= limits[0])
-    in16 = int(magnitude >= limits[1])
-    in32 = int(magnitude >= ROUNDS_TO_ONE) | (in16 & int(magnitude < limits[6]))
-    scaled = min(magnitude, ONE_BITS) + (SCALE16 if in16 else limits[2])  # the minimum avoids NaN and its warnings
-    nearest = float32_bits(bits_float32(scaled) + ROUNDER) & 0x7FFF
-    small = nearest | (word >> 16 & 0x8000) >> (8 - 8 * in16)
-    return word if in32 else small, in8 + in16 + in32
-
-
-@inline_kernel
-def decode_lane(code: int, tag: int, unit8: np.float32) -> int:
-    """Return the float32 bits of one code (Algorithm 3); ``code`` may have octets of the next lane above it."""
-    # The 8-bit form is read as a 16-bit form without its low octet. A magnitude is a fixed-point fraction; converting
-    # an integer to a float finds its leading one and moves it to the hidden bit. The integer carries the sign. So a
-    # magnitude of 0, which the paper leaves open, becomes +0 for either sign.
-    in8 = int(tag == 1)
-    in16 = int(tag == 2)
-    in32 = int(tag == 3)
-    fraction = (code << 8) & (-in8 & 0xFF00) | code & (-in16 & 0xFFFF)
-    sign = fraction >> 15
-    signed = ((fraction & 0x7FFF) ^ -sign) + sign
-    unit = unit8 if tag == 1 else UNIT16
-    small = float32_bits(np.float32(signed) * unit)
-    return (code & (-in32 & 0xFFFFFFFF)) | (small & ~-in32)
+def decode16(code: int) -> int:
+    """Return the float32 bits of a code of the 16-bit form (Algorithm 3)."""
+    # A magnitude is a fixed-point fraction; converting an integer to a float finds its leading one and moves it to the
+    # hidden bit. The integer carries the sign. So a magnitude of 0, which the paper leaves open, becomes +0 for either
+    # sign.
+    sign = code >> 15
+    return float32_bits(np.float32(((code & 0x7FFF) ^ -sign) + sign) * UNIT16)

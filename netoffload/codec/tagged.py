@@ -8,8 +8,6 @@ Both short forms are spread into the top octets of their lane, so their signs an
 the same code turns both into floats. The place of the next burst limits the speed of decoding: it follows from the
 burst's tags, read from memory, and their lengths, read from a table. With a known middle, two bursts are decoded side
 by side.
-
-With ``NUMBA_DISABLE_JIT=1`` the same loops run over ``netoffload.codec.scalar``, a float at a time.
 """
 
 from collections.abc import Callable
@@ -20,13 +18,13 @@ from numba import types
 
 from netoffload.codec import scalar, vectors
 from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, Middle, add_classes
-from netoffload.codec.scalar import LIMITS, LaneCoder, Limits, decode_lane
+from netoffload.codec.scalar import LIMITS, Limits
 from netoffload.codec.vectors import I32, WORDS, Coder, Isa, words
 from netoffload.codec_specs import CodecId
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array, Uint32Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
-from netoffload.compiled.jit import JIT_DISABLED, compiled_with, inlined_with
-from netoffload.compiled.octets import load_u16, load_u32, store_u16, store_u32, u8, whole
+from netoffload.compiled.jit import compiled_with, inlined_with
+from netoffload.compiled.octets import load_u16, u8
 
 
 class Arithmetic(NamedTuple):
@@ -36,13 +34,11 @@ class Arithmetic(NamedTuple):
     """From the bound k to the limits of the classes."""
     magnitudes: Coder
     """Emits the code that classifies lanes and rounds them."""
-    lane: LaneCoder
-    """The same for one float."""
 
 
 ARITHMETIC: Final = {
-    CodecId.INCEPTIONN: Arithmetic(scalar.inceptionn_limits, vectors.inceptionn_magnitudes, scalar.inceptionn_lane),
-    CodecId.BOUNDED: Arithmetic(scalar.bounded_limits, vectors.bounded_magnitudes, scalar.bounded_lane),
+    CodecId.INCEPTIONN: Arithmetic(scalar.inceptionn_limits, vectors.inceptionn_magnitudes),
+    CodecId.BOUNDED: Arithmetic(scalar.bounded_limits, vectors.bounded_magnitudes),
 }
 """The tagged codecs."""
 
@@ -242,8 +238,6 @@ def round_trip(
 
 def bursts_encoder(isa: Isa, arithmetic: Arithmetic, bursts: int, *, full: bool) -> BurstsEncoder:
     """Return the function that codes one burst, or two; unless ``full``, only its first floats."""
-    if JIT_DISABLED:
-        return _interpreted_encoder(arithmetic.lane)
     lanes = LANES * bursts
 
     @emits(types.UniTuple(types.int64, 3), ARRAY, types.int64, types.int64, LIMITS, ARRAY, types.int64)
@@ -262,8 +256,6 @@ def bursts_encoder(isa: Isa, arithmetic: Arithmetic, bursts: int, *, full: bool)
 
 def burst_decoder(isa: Isa, *, same_unit: bool) -> BurstDecoder:
     """Return the decoder of a burst; with ``same_unit``, ``UNIT16`` is the unit of both short forms."""
-    if JIT_DISABLED:
-        return _interpreted_decoder
 
     @emits(types.none, ARRAY, types.int64, types.int64, types.float32, ARRAY, types.int64)
     def decode_burst(
@@ -288,8 +280,6 @@ def _tag_in_every_lane(tag: int) -> list[int]:
 
 def burst_rounder(arithmetic: Arithmetic, *, full: bool) -> BurstRounder:
     """Return the function that rounds eight floats, or fewer."""
-    if JIT_DISABLED:
-        return _interpreted_rounder(arithmetic.lane)
 
     @emits(types.none, ARRAY, types.int64, types.int64, LIMITS, types.float32, ARRAY)
     def round_burst(
@@ -304,46 +294,3 @@ def burst_rounder(arithmetic: Arithmetic, *, full: bool) -> BurstRounder:
         vectors.store_lanes(builder, builder.select(planes[2], word, small), target, at, there)
 
     return cast(BurstRounder, round_burst)
-
-
-def _interpreted_encoder(lane: LaneCoder) -> BurstsEncoder:
-    """Return :func:`bursts_encoder` of one burst without a compiler."""
-
-    def encode_burst(
-        source: Uint8Array, source_at: int, lanes: int, limits: Limits, target: Uint8Array, target_at: int
-    ) -> tuple[int, int, int]:
-        tags, in16, in32, at = 0, 0, 0, target_at + TAGS_LEN
-        for index in range(lanes):
-            code, tag = lane(load_u32(source, source_at + 4 * index), limits)
-            store_u32(target, at, code)
-            at += tag + (tag & (tag >> 1))
-            tags |= tag << (2 * index)
-            in16, in32 = in16 + (tag >= 2), in32 + (tag == 3)
-        store_u16(target, target_at, tags)
-        return at - target_at, in16, in32
-
-    return encode_burst
-
-
-def _interpreted_decoder(
-    payload: Uint8Array, at: int, tags: int, unit8: np.float32, target: Uint8Array, target_at: int
-) -> None:
-    """:func:`burst_decoder` without a compiler."""
-    at += TAGS_LEN
-    for index in range(LANES):
-        tag = tags >> 2 * index & 3
-        store_u32(target, target_at + 4 * index, decode_lane(load_u32(payload, at), tag, unit8))
-        at += tag + (tag & (tag >> 1))
-
-
-def _interpreted_rounder(lane: LaneCoder) -> BurstRounder:
-    """Return :func:`burst_rounder` without a compiler."""
-
-    def round_burst(
-        source: Uint32Array, at: int, floats: int, limits: Limits, unit8: np.float32, target: Uint32Array
-    ) -> None:
-        for index in range(at // 4, at // 4 + floats):
-            code, tag = lane(whole(source[index]), limits)
-            target[index] = np.uint32(decode_lane(code, tag, unit8))
-
-    return round_burst

@@ -156,7 +156,7 @@ def spread(builder: Builder, limits: Sequence[Value], lanes: int = LANES) -> lis
 
 
 def inceptionn_magnitudes(builder: Builder, word: Value, limits: Sequence[Value]) -> PlanesAndCodes:
-    """Return (planes, magnitudes) as ``netoffload.codec.scalar.inceptionn_lane`` defines them."""
+    """Return (planes, magnitudes) of ``inceptionn``: Algorithm 2."""
     lanes = word.type.count
     magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
     from8, from16, scale8, scale16 = spread(builder, limits[:4], lanes)
@@ -171,7 +171,7 @@ def inceptionn_magnitudes(builder: Builder, word: Value, limits: Sequence[Value]
 
 
 def bounded_magnitudes(builder: Builder, word: Value, limits: Sequence[Value]) -> PlanesAndCodes:
-    """Return (planes, magnitudes) as ``netoffload.codec.scalar.bounded_lane`` defines them."""
+    """Return (planes, magnitudes) of ``bounded``: rounded to nearest, ties to even."""
     lanes = word.type.count
     magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
     from8, from16, scale8, scale16 = spread(builder, limits[:4], lanes)
@@ -225,8 +225,8 @@ def with_signs(
 def units(builder: Builder, in16: Value | None, unit8: Value, places: int, lanes: int = LANES) -> Value:
     """Return the weight of bit 0 of each lane, where bit 0 of a 16-bit form weighs 2**``places``.
 
-    ``in16`` are the lanes with tag 2, and perhaps 3; if None, none. ``unit8`` (float) is as in
-    ``netoffload.codec.scalar.decode_lane``: the weight of bit 0 of an 8-bit form, over 256.
+    ``in16`` are the lanes with tag 2, and perhaps 3; if None, none. ``unit8`` (float) is the weight of bit 0 of an
+    8-bit form, over 256: the 8-bit form is read as a 16-bit form without its low octet.
     """
     floats = ir.VectorType(F32, lanes)
     unit8 = all_lanes(builder, builder.fmul(unit8, F32(2.0 ** (15 + places))), floats)
@@ -246,7 +246,7 @@ def floats_of_magnitudes(builder: Builder, magnitude: Value, word: Value, unit: 
 
 
 def floats_of_tops(builder: Builder, top: Value, unit: Value) -> Value:
-    """Return the float bits of short codes as ``netoffload.codec.scalar.decode_lane`` defines them.
+    """Return the float bits of short codes (Algorithm 3).
 
     ``top`` has each code in the top octets of its lane and zeros below, so that sign and fraction of both short forms
     begin at the same bit; a lane of class 0 is 0.

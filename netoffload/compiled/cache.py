@@ -28,13 +28,10 @@ IN_USE_S: Final = 3600.0
 
 
 def make_cache_dir(name: str) -> Path | None:
-    """Make the folder ``name`` for compiled kernels, mark it as used now, and return it.
+    """Make the folder ``name`` for compiled kernels, mark it as used now, and return it. None: no folder is safe.
 
     The folder is below ``$XDG_CACHE_HOME/netoffload`` or ``~/.cache/netoffload``; else it is in the temporary folder,
     below a folder with the user's id in its name.
-
-    Returns:
-        None: no folder is safe to use.
     """
     for parent in _parents():
         try:

@@ -1,7 +1,4 @@
-"""Names for the classes of Numba and llvmlite that functions pass on when they emit LLVM code.
-
-Numba calls an intrinsic with the types of its arguments. It returns their signature and a function that emits the code.
-"""
+"""Functions that emit LLVM code, and names for the classes of llvmlite that they pass on."""
 
 import functools
 import inspect
@@ -9,10 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from llvmlite import ir
-from numba.core.base import BaseContext
 from numba.core.types import Type
-from numba.core.typing.context import BaseContext as BaseTypingContext
-from numba.core.typing.templates import Signature as NumbaSignature
 from numba.extending import intrinsic
 
 Builder: TypeAlias = ir.IRBuilder
@@ -23,24 +17,6 @@ Value: TypeAlias = ir.Value
 
 LlvmType: TypeAlias = ir.Type
 """The type of such a value: a number, a vector."""
-
-NumbaType: TypeAlias = Type
-"""The type of an argument, as Numba sees it."""
-
-Context: TypeAlias = BaseContext
-"""Knows how Numba lays out its types."""
-
-TypingContext: TypeAlias = BaseTypingContext
-"""Numba's first argument for an intrinsic."""
-
-Signature: TypeAlias = NumbaSignature
-"""Types of the arguments and of the result."""
-
-Codegen: TypeAlias = Callable[[Context, Builder, Signature, list[Value]], Value]
-"""Emits the code of one call of an intrinsic."""
-
-Intrinsic: TypeAlias = tuple[Signature, Codegen]
-"""The result of a function that is decorated with ``@intrinsic``."""
 
 
 def held(builder: Builder, number: Value) -> Value:
@@ -53,17 +29,18 @@ ARRAY: Final = None
 """In place of an argument's type: an array, whose emitter gets the address of its first octet."""
 
 
-def emits(result: NumbaType, *kinds: NumbaType | None) -> Callable[[Callable[..., Value | list[Value] | None]], Any]:
+def emits(result: Type, *kinds: Type | None) -> Callable[[Callable[..., Value | list[Value] | None]], Any]:
     """Make a function that emits code callable in kernels, with arguments of these types.
 
     The function takes the builder and a value per argument. It returns a value, a list of values for a tuple, or None.
     """
 
     def decorate(emit: Callable[..., Value | list[Value] | None]) -> Any:
-        def typed(_typing_context: TypingContext, *given: NumbaType) -> Intrinsic:
-            def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+        # Numba calls an intrinsic with the types of its arguments, and takes their signature and what emits the code.
+        def typed(_typing_context: Any, *given: Type) -> tuple[Any, Callable[..., Value]]:
+            def codegen(context: Any, builder: Builder, signature: Any, args: list[Value]) -> Value:
                 values = [
-                    first_octet(context, builder, one, arg) if kind is ARRAY else arg
+                    _first_octet(context, builder, one, arg) if kind is ARRAY else arg
                     for kind, one, arg in zip(kinds, given, args, strict=True)
                 ]
                 emitted = emit(builder, *values)
@@ -81,6 +58,5 @@ def emits(result: NumbaType, *kinds: NumbaType | None) -> Callable[[Callable[...
     return decorate
 
 
-def first_octet(context: Context, builder: Builder, kind: NumbaType, array: Value) -> Value:
-    """Return the address of an array's first octet."""
+def _first_octet(context: Any, builder: Builder, kind: Type, array: Value) -> Value:
     return builder.bitcast(context.make_array(kind)(context, builder, array).data, ir.IntType(8).as_pointer())

@@ -28,7 +28,7 @@ ENV_KERNEL: Final = "NETOFFLOAD_KERNEL"
 F = TypeVar("F", bound=Callable[..., Any])
 
 JIT_DISABLED: Final = bool(numba_config.DISABLE_JIT)
-"""``NUMBA_DISABLE_JIT=1``: every kernel runs as plain Python, for the tests that compare both."""
+"""``NUMBA_DISABLE_JIT=1``: every kernel runs as plain Python, or its slow definition does."""
 
 
 def cpu_features() -> dict[str, bool]:

@@ -67,9 +67,7 @@ def now_ns(clock: Int64Array) -> int:
 def wait(polled: Int32Array, count: int, timeout_ns: int, room: Int64Array) -> int:
     """Wait until one of the first ``count`` descriptors in ``polled`` is ready; return how many are ready.
 
-    Args:
-        count: how many descriptors to wait for; with 0 the call only sleeps.
-        timeout_ns: the longest time to wait; a negative one waits for ever.
+    With a ``count`` of 0 the call only sleeps; with a negative ``timeout_ns`` it waits for ever.
     """
     if timeout_ns < 0:
         return _ppoll(polled.ctypes.data, count, 0, 0)

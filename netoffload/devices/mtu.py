@@ -35,8 +35,7 @@ class MtuWatch:
     def __init__(self, name: str, netns: str | None, report: Callable[[int], None]) -> None:
         """Open the socket; the thread starts when the context is entered.
 
-        Args:
-            report: called in the thread with the MTU in octets, perhaps several times with the same one.
+        It calls ``report`` with the MTU in octets, perhaps several times with the same one.
         """
         self._report = report
         with contextlib.ExitStack() as stack, in_netns(netns):

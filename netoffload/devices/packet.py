@@ -64,9 +64,7 @@ def open_packet(
 ) -> tuple[socket.socket, int]:
     """Return a non-blocking packet socket on interface ``name``, and the interface's MTU in octets.
 
-    Args:
-        program: classic BPF (``struct sock_filter[]``) that says how many octets of a frame the socket hears; empty:
-            it hears whole frames.
+    ``program`` is classic BPF (``struct sock_filter[]``) that says how many octets of a frame the socket hears.
     """
     with in_netns(netns):
         try:

@@ -44,15 +44,12 @@ _IFREQ_NUMBER: Final = struct.Struct("16si20x")
 
 
 class Tap(NamedTuple):
-    """A TAP interface that is open.
-
-    Attributes:
-        descriptor: non-blocking; the interface has a carrier until the descriptor is closed.
-        is_new: whether this call made the interface. It ends with its descriptor, unless :func:`keep` is called.
-    """
+    """A TAP interface that is open."""
 
     descriptor: int
+    """Non-blocking; the interface has a carrier until the descriptor is closed."""
     is_new: bool
+    """This call made the interface. It ends with its descriptor, unless :func:`keep` is called."""
 
 
 def open_tap(name: str, netns: str | None = None) -> Tap:

@@ -6,7 +6,6 @@
     Ether / IP or IPv6 / UDP / OffloadEntry / IPComp / ...             in UDP
 
 ``layers``         these layers, bound to scapy's own, and the capability word in a SYN
-``classes``        how many floats of a payload took 0, 8, 16 and 32 bits
 ``capture``        a pcap or pcapng file -> one record per frame, and sums per flow
 ``netoffload.lua`` a dissector for Wireshark and tshark, which works without this package
 

@@ -13,7 +13,7 @@ CRC is combined with the nonce in the capability word of the block's receiving N
 which decodes no other blocks.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from scapy.fields import (
@@ -34,15 +34,17 @@ from scapy.packet import Packet, Padding, Raw, bind_bottom_up, bind_layers
 
 from netoffload import codec
 from netoffload.codec.bursts import LANES
-from netoffload.codec_specs import SPECS, CodecId, Exact, Packed
-from netoffload.compiled.arrays import Float32Array
+from netoffload.codec.reference import Classes
+from netoffload.codec_specs import SPECS, CodecId, Cut
+from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
-from netoffload.dissect import classes
-from netoffload.errors import WireError
+from netoffload.errors import CodecError, WireError
 from netoffload.wire import encapsulation
 from netoffload.wire import offload as wire
 from netoffload.wire.capability import OPTION_EXPERIMENT, OPTION_LEN, Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import crc32c
+
+_WRONG_HALF: Final = "the half is not where a burst starts"
 
 
 class IPComp(Packet):
@@ -162,15 +164,9 @@ def offload(
 ) -> Packet:
     """Return the layers of one block, to be put behind ``IP(...)`` or ``IPv6(...)``.
 
-    Args:
-        values: float32[n], contiguous.
-        codec_name: of the codec that encodes them.
-        bound_k: their error bound is 2**-bound_k.
-        head: 0..3 raw octets before the floats.
-        tail: 0..3 raw octets behind them.
-        gso_size: the MSS of the segment that the block is from; 0 where the payload is one segment.
-        nonce: from the receiving NIC's capability word.
-        tcp: fields of the TCP header: ``sport``, ``seq``, ``flags`` and so on.
+    ``head`` and ``tail`` are up to three raw octets before and behind the floats. ``gso_size`` is the MSS of the
+    segment that the block is from; 0: the payload is one segment. ``nonce`` is in the receiving NIC's capability word.
+    ``tcp`` are fields of the TCP header: ``sport``, ``seq``, ``flags`` and so on.
     """
     chosen = codec.get(codec_name)
     payload = head + chosen.encode(values, bound_k).tobytes() + tail
@@ -258,20 +254,36 @@ def bursts_of(block: Packet) -> bytes:
 
 def floats_of(block: Packet) -> Float32Array:
     """Return the floats of a dissected block, as the receiving NIC decodes them, or raise :class:`WireError`."""
-    bursts = np.frombuffer(bursts_of(block), np.uint8)
     chosen = codec.by_id(block.codec)
     if chosen is None or not BOUND_K_MIN <= block.bound_k <= BOUND_K_MAX:
         raise WireError(f"codec {block.codec} with bound {block.bound_k} is unknown")
-    floats, first = _floats_len(block), LANES * block.half_bursts
-    if not isinstance(chosen.spec.form, Packed | Exact):
-        return chosen.decode(bursts, floats, block.bound_k)
-    halves = ((bursts[: block.half_len], first), (bursts[block.half_len :], floats - first))
-    return np.concatenate([chosen.decode(half, count, block.bound_k) for half, count in halves])
+    return np.concatenate([chosen.decode(half, count, block.bound_k) for half, count in _halves(block)])
 
 
-def classes_of(block: Packet) -> tuple[int, int, int, int] | None:
+def classes_of(block: Packet) -> Classes | None:
     """Return how many floats of a block took 0, 8, 16 and 32 bits; None for a codec that gives all the same bits."""
-    return classes.of_payload(block.codec, bursts_of(block), _floats_len(block), (block.half_bursts, block.half_len))
+    chosen = codec.by_id(block.codec)
+    if chosen is None:
+        return None
+    first, second = _halves(block)
+    if chosen.oracle.classes is None:
+        if isinstance(chosen.spec.form, Cut) and block.half_len != block.half_bursts * chosen.spec.form.bits:
+            raise CodecError(_WRONG_HALF)
+        return None
+    try:
+        counts = [chosen.oracle.classes(*first)]
+    except CodecError as error:
+        raise CodecError(_WRONG_HALF) from error
+    counts.append(chosen.oracle.classes(*second))
+    none, eight, sixteen, whole = (sum(both) for both in zip(*counts, strict=True))
+    return none, eight, sixteen, whole
+
+
+def _halves(block: Packet) -> tuple[tuple[Uint8Array, int], tuple[Uint8Array, int]]:
+    """Return the codec's payload and the floats of both halves; without a mark the first one is empty."""
+    bursts, first = np.frombuffer(bursts_of(block), np.uint8), LANES * block.half_bursts
+    floats = (block.payload_len - block.head - block.tail) // 4
+    return (bursts[: block.half_len], first), (bursts[block.half_len :], int(floats - first))
 
 
 def capability_of(segment: Packet) -> Capability | None:
@@ -288,11 +300,6 @@ def capability_of(segment: Packet) -> Capability | None:
 def capability_option(nonce: int = 0) -> tuple[int, bytes]:
     """Return the capability word as an option for scapy's ``TCP(options=[...])``."""
     return OPTION_EXPERIMENT, emit_capability(nonce=nonce)[2:]
-
-
-def _floats_len(block: Packet) -> int:
-    """Return the number of floats in the payload."""
-    return int(block.payload_len - block.head - block.tail) // 4
 
 
 def _mac_len(block: Packet) -> int:

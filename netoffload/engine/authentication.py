@@ -21,11 +21,7 @@ _S0, _S1, _S2, _S3 = SIPHASH_START
 
 
 def make_mac_key(key: bytes | None) -> Int64Array:
-    """Return int64[3] for compiled code: whether there is a key, and SipHash's key. It is secret: never print it.
-
-    Args:
-        key: the user's key, 32 octets; None: off.
-    """
+    """Return int64[3] for compiled code: whether there is a key, and SipHash's key. It is secret: never print it."""
     if key is None:
         return np.zeros(3, np.int64)
     if len(key) != KEY_LEN:

@@ -142,8 +142,7 @@ def _lines(tag: int) -> tuple[_Line, ...]:
 def redirect_program(tag: int) -> bytes:
     """Return the program of a tc filter that takes the frames which the kernel carries (``struct sock_filter[]``).
 
-    Args:
-        tag: ToS or traffic class of what the NIC keeps, its ECN bits 0.
+    The NIC keeps frames with ``tag`` as ToS or traffic class.
     """
     return _assemble(_lines(tag), passes=ALL, stays=NONE)
 

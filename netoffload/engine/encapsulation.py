@@ -52,14 +52,9 @@ CURSOR_FIELDS: Final = 4
 
 @inline_kernel
 def wrap(frame: Uint8Array, segment: Segment, wire: Uint8Array, wire_at: int, span: int, index: int) -> int:
-    """Make a UDP datagram of the IPComp frame that starts ``DATAGRAM_OVERHEAD`` behind ``wire_at``.
+    """Make a UDP datagram of the IPComp frame that starts ``DATAGRAM_OVERHEAD`` behind ``wire_at``; return its length.
 
-    Args:
-        span: length of the IPComp frame.
-        index: the frame's number in its segment, from 0.
-
-    Returns:
-        The length of the frame.
+    ``span`` is the IPComp frame's length, ``index`` its number in its segment.
     """
     ip_len, tcp_at = segment.ip_len, segment.tcp_at
     udp_at = wire_at + tcp_at
@@ -94,8 +89,7 @@ def _put_lengths(
 def bundle(wire: Uint8Array, spans: Int64Array, frames: int, ip_len: int) -> int:
     """Turn the wrapped frames in ``spans`` into the pieces of one frame, if few zeros are needed between them.
 
-    Returns:
-        How many zeros were filled in; -1 where the frames were left as they are.
+    Return how many zeros were filled in; -1 where the frames were left as they are.
     """
     header_len = IP_AT + ip_len + udp.UDP_LEN
     gso_size = total = 0
@@ -133,10 +127,8 @@ def unwrap(frame: Uint8Array, length: int, cursor: Int64Array, headers: Uint8Arr
 
     A frame without blocks in UDP is its own only result. Call the function until it returns False.
 
-    Args:
-        frame: uint8, virtio-net header and frame; overwritten.
-        cursor: int64[CURSOR_FIELDS], zeros before the first call; afterwards says where the result is.
-        headers: uint8[HEADERS_LEN], the frame's headers, kept between the calls for one frame.
+    ``cursor`` is zeros before the first call; afterwards it says where the result is. ``headers`` keeps the frame's
+    headers between the calls.
     """
     if cursor[NEXT_AT] == 0:
         ip_len = _find_datagram(frame, length)

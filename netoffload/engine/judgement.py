@@ -44,10 +44,9 @@ from typing import Any, Final
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from netoffload.compiled.arrays import Int64Array, Uint8Array
-from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
+from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
 from netoffload.compiled.jit import JIT_DISABLED, inline_kernel, kernel
 from netoffload.compiled.octets import load_u32, u8
 
@@ -342,16 +341,11 @@ else:
     def _of_lanes(emit: Callable[[Builder, Value], Value]) -> Any:
         """Return an intrinsic of octets and an index: what ``emit`` makes of the 16 words there."""
 
-        @intrinsic
-        def of_lanes(typing_context: TypingContext, octets: NumbaType, at: NumbaType) -> Intrinsic:
-            def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-                data = context.make_array(signature.args[0])(context, builder, args[0]).data
-                lanes = builder.bitcast(builder.gep(data, [args[1]]), _every(0).type.as_pointer())
-                return emit(builder, builder.load(lanes, align=1))
+        def of_lanes(builder: Builder, octets: Value, at: Value) -> Value:
+            lanes = builder.bitcast(builder.gep(octets, [at]), _every(0).type.as_pointer())
+            return emit(builder, builder.load(lanes, align=1))
 
-            return types.int64(octets, types.int64), codegen
-
-        return of_lanes
+        return emits(types.int64, ARRAY, types.int64)(of_lanes)
 
     evidence_of_lanes = _of_lanes(_emit_evidence)
     integers_in_lanes = _of_lanes(_emit_integers)

@@ -65,10 +65,8 @@ def make_agenda() -> Int64Array:
 def note_segment(frame: Uint8Array, segment: Segment, again: bool, now_ns: int, flow: Flow, agenda: Int64Array) -> None:
     """Lend held octets if possible, keep the segment's headers, and plan the next look through the table.
 
-    The segment may also show that the host has the acknowledgement of lent octets, or that it waits for window.
-
-    Args:
-        frame: uint8, the host's frame, with five octets of room behind it.
+    The segment may also show that the host has the acknowledgement of lent octets, or that it waits for window. The
+    frame has five octets of room behind it.
     """
     forms.lend(flow)
     if not forms.keeps_octets(flow):
@@ -134,8 +132,7 @@ def _is_due(flow: Flow, now_ns: int) -> bool:
 def send(flow: Flow, now_ns: int, counters: Counters, frame: Uint8Array) -> int:
     """Write a plain segment with a connection's lent octets, exact, into ``frame``; return its length.
 
-    Args:
-        frame: uint8, room for the longest headers, three octets and ``HEADER_WORDS`` words.
+    ``frame`` has room for the longest headers, three octets and ``HEADER_WORDS`` words.
     """
     seq, lent_len = flow[flows.LENT_SEQ], flow[flows.LENT_LEN]
     # No octet of this float has left, so it may leave exact. All new octets behind it leave exact too, until the peer

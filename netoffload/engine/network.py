@@ -127,8 +127,7 @@ def is_same_path(frame: Uint8Array, other: Uint8Array, ip_len: int) -> bool:
 def put_datagram(octets: Uint8Array, at: int, ip_len: int, datagram_len: int, ident_step: int, protocol: int) -> None:
     """Change length and protocol in the network header at ``at``; IPv4 is summed anew.
 
-    Args:
-        ident_step: added to IPv4's identification, so that datagrams made from one have different ones.
+    ``ident_step`` is added to IPv4's identification, so that datagrams made from one have different ones.
     """
     if ip_len == _V4:
         put_be16(octets, at + ipv4.TOTAL_LEN, datagram_len)
@@ -143,11 +142,7 @@ def put_datagram(octets: Uint8Array, at: int, ip_len: int, datagram_len: int, id
 
 @inline_kernel
 def pseudo_sum(octets: Uint8Array, at: int, ip_len: int, protocol: int, length: int) -> int:
-    """Return the folded sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1), as a field value.
-
-    Args:
-        length: octets behind the header, below 65536.
-    """
+    """Return the folded sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1), as a field value."""
     addresses_sum = ones_sum(octets, at + ip_len - addresses_len(ip_len), addresses_len(ip_len))
     return folded(swapped(addresses_sum) + protocol + length)
 
@@ -165,9 +160,7 @@ def put_offload(
 ) -> None:
     """Write the virtio-net header at ``at`` that leaves a checksum to the kernel, and segmentation with ``gso_size``.
 
-    Args:
-        header_at: where the TCP or UDP header is, behind ``at``.
-        header_len: its octets.
+    The TCP or UDP header is ``header_at`` behind ``at``.
     """
     frame[at + vnet.VNET_FLAGS] = vnet.NEEDS_CSUM
     frame[at + vnet.GSO_TYPE] = gso_type

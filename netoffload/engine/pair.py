@@ -15,6 +15,7 @@ Every frame starts with a virtio-net header of 10 octets (``netoffload.wire.vnet
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from netoffload.engine.flow_report import as_dicts
 from netoffload.engine.state import EngineSettings
 from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
 from netoffload.wire import ethernet, ipv4, tcp, vnet
+from netoffload.wire.checksum import internet_checksum
 
 _HOSTS: Final = bytes((2, 0, 0, 0, 0, 1)), bytes((2, 0, 0, 0, 0, 2))
 _ADDRESSES: Final = bytes((10, 9, 0, 1)), bytes((10, 9, 0, 2))
@@ -153,29 +155,23 @@ class Stream:
     def _frame(self, flags: int, seq: int, payload: bytes, *, back: bool = False, ack: int = 0) -> bytes:
         way = -1 if back else 1
         (src, dst), (sport, dport), (here, there) = _ADDRESSES[::way], self._ports[::way], _HOSTS[::way]
-        header = tcp.Tcp(sport, dport, seq=seq, ack=ack, flags=flags, window=65_535, options=b"")
-        datagram = ipv4.Ipv4(TOS_COMPRESS, 0, ipv4.FLAG_DF, 64, tcp.PROTO_TCP, src, dst)
-        octets = ipv4.emit_ipv4(datagram, tcp.emit_tcp(header, payload))
-        frame = ethernet.emit_ethernet(ethernet.Ethernet(there, here, ethernet.ETHERTYPE_IPV4), octets)
+        total_len = ipv4.IPV4_MIN_LEN + tcp.TCP_MIN_LEN + len(payload)
+        fields = 0x45, TOS_COMPRESS, total_len, 0, ipv4.FLAG_DF, 64, tcp.PROTO_TCP
+        datagram = struct.pack(">BBHHHBB2x4s4s", *fields, src, dst)
+        ip_sum = internet_checksum(datagram).to_bytes(2, "big")
+        headers = there + here + ethernet.ETHERTYPE_IPV4.to_bytes(2, "big")
+        headers += datagram[: ipv4.CHECKSUM] + ip_sum + datagram[ipv4.SRC :]
+        headers += struct.pack(">HHIIBBH4x", sport, dport, seq, ack, tcp.TCP_MIN_LEN // 4 << 4, flags, 65_535)
         is_large = len(payload) > self._mss
-        start = len(frame) - len(payload) - tcp.TCP_MIN_LEN
-        offload = vnet.Vnet(
-            vnet.NEEDS_CSUM,
-            vnet.GSO_TCPV4 if is_large else vnet.GSO_NONE,
-            len(frame) - len(payload),
-            self._mss if is_large else 0,
-            start,
-            tcp.CHECKSUM,
-        )
-        return vnet.emit_vnet(offload, frame)
+        offload = (vnet.GSO_TCPV4, len(headers), self._mss) if is_large else (vnet.GSO_NONE, len(headers), 0)
+        csum = len(headers) - tcp.TCP_MIN_LEN, tcp.CHECKSUM
+        return struct.pack("=BBHHHH", vnet.NEEDS_CSUM, *offload, *csum) + headers + payload
 
 
 def tcp_payload(frame: bytes) -> bytes:
     """Return the payload of a frame with virtio-net header, TCP over IPv4."""
-    _, inner = vnet.parse_vnet(frame)
-    _, datagram = ethernet.parse_ethernet(inner)
-    _, segment = ipv4.parse_ipv4(datagram)
-    return tcp.parse_tcp(segment)[1]
+    tcp_at = vnet.VNET_LEN + ethernet.ETHERNET_LEN + ipv4.IPV4_MIN_LEN
+    return frame[tcp_at + 4 * (frame[tcp_at + tcp.DATA_OFFSET] >> 4) :]
 
 
 def in_buffer(frame: bytes, room: int) -> Uint8Array:

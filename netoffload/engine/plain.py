@@ -39,9 +39,7 @@ GSO_SIZE_MIN: Final = 64
 def rebuild(frame: Uint8Array, segment: Segment, fitted: Fit, target: Uint8Array) -> Segment:
     """Write the segment that goes out instead of ``segment`` into ``target``; return where its parts are.
 
-    Args:
-        fitted: which octets leave (``forms.Fit``).
-        target: uint8, 8 octets longer than the frame.
+    ``target`` has 8 octets more than the frame.
     """
     payload_at = segment.payload_at
     copy_octets(frame, 0, target, 0, payload_at)
@@ -119,12 +117,9 @@ def rounded_part(flow: Flow, segment: Segment) -> tuple[int, int]:
 def round_in_place(
     settings: EngineSettings, frame: Uint8Array, first_at: int, octets: int, scratch: Uint8Array, counters: Counters
 ) -> None:
-    """Replace floats by the codec's values.
+    """Replace the floats from ``first_at`` on by the codec's values; ``scratch`` is uint8[3 * 4 * _FLOATS].
 
-    Args:
-        first_at: where the first float is.
-        scratch: uint8[3 * 4 * _FLOATS].
-        counters: int64, indexed by :class:`Counter`; left unchanged, since these floats are not compressed.
+    The counters of classes stay as they are, since these floats are not compressed.
     """
     codec_id, bound_k = settings.codec_id, settings.bound_k
     classes = counters[Counter.TX_CLASS_0 : Counter.TX_CLASS_32 + 1]

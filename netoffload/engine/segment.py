@@ -62,9 +62,7 @@ def get_tcp_len(octets: Uint8Array, tcp_at: int) -> int:
 def find_option(frame: Uint8Array, tcp_at: int, wanted: int) -> int:
     """Return where the first option of a kind is, or ``NO_OPTION``, or ``UNREADABLE``.
 
-    Args:
-        frame: uint8, with a whole TCP header at ``tcp_at``.
-        wanted: the option's kind; ``tcp.OPTION_END`` finds the end of the list.
+    ``tcp.OPTION_END`` finds the end of the list.
     """
     at = tcp_at + tcp.TCP_MIN_LEN
     end = tcp_at + get_tcp_len(frame, tcp_at)

@@ -14,16 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
+from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
 from netoffload.compiled.jit import cpu_features, inline_kernel
 from netoffload.compiled.octets import load_u16, u8
 from netoffload.wire.checksum import CRC32C_POLYNOMIAL, CRC32C_TABLE
@@ -89,41 +88,35 @@ def make_fold(lanes: int) -> Callable[[int, Uint8Array, int, int], int]:
     four. It returns the CRC.
     """
 
-    @intrinsic
-    def fold(
-        typing_context: TypingContext, crc: NumbaType, octets: NumbaType, at: NumbaType, count: NumbaType
-    ) -> Intrinsic:
+    @emits(types.int64, types.int64, ARRAY, types.int64, types.int64)
+    def fold(builder: Builder, crc: Value, octets: Value, at: Value, count: Value) -> Value:
         """Add ``count`` registers of octets to a running CRC32C."""
+        folder = _Folder(builder, lanes, octets)
+        step = _I64(_REGISTERS * folder.register_len)
+        starts = [builder.add(at, _I64(index * folder.register_len)) for index in range(_REGISTERS)]
+        begun = builder.insert_element(ir.Constant(folder.register, [0] * 2 * lanes), crc, _I64(0))
+        first = [folder.load(start) for start in starts]
+        first[0] = builder.xor(first[0], begun)
+        sums = [cgutils.alloca_once_value(builder, value) for value in first]
+        rounds = builder.sub(builder.udiv(count, _I64(_REGISTERS)), _I64(1))
+        with cgutils.for_range(builder, rounds) as loop:
+            ahead = builder.mul(builder.add(loop.index, _I64(1)), step)
+            for place, start in zip(sums, starts, strict=True):
+                late = folder.load(builder.add(start, ahead))
+                builder.store(folder.fold(builder.load(place), late, _REGISTERS), place)
+        for early, late in pairwise(sums):
+            builder.store(folder.fold(builder.load(early), builder.load(late), 1), late)
+        rest_at = builder.add(at, builder.mul(builder.add(rounds, _I64(1)), step))
+        with cgutils.for_range(builder, builder.urem(count, _I64(_REGISTERS))) as loop:
+            late = folder.load(builder.add(rest_at, builder.mul(loop.index, _I64(folder.register_len))))
+            builder.store(folder.fold(builder.load(sums[-1]), late, 1), sums[-1])
+        whole = builder.load(sums[-1])
+        crc = _I64(0)
+        for index in range(2 * lanes):
+            crc = _add_word(builder, crc, builder.extract_element(whole, _I64(index)))
+        return crc
 
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            folder = _Folder(builder, lanes, context.make_array(signature.args[1])(context, builder, args[1]).data)
-            step = _I64(_REGISTERS * folder.register_len)
-            starts = [builder.add(args[2], _I64(index * folder.register_len)) for index in range(_REGISTERS)]
-            begun = builder.insert_element(ir.Constant(folder.register, [0] * 2 * lanes), args[0], _I64(0))
-            first = [folder.load(start) for start in starts]
-            first[0] = builder.xor(first[0], begun)
-            sums = [cgutils.alloca_once_value(builder, value) for value in first]
-            rounds = builder.sub(builder.udiv(args[3], _I64(_REGISTERS)), _I64(1))
-            with cgutils.for_range(builder, rounds) as loop:
-                ahead = builder.mul(builder.add(loop.index, _I64(1)), step)
-                for place, start in zip(sums, starts, strict=True):
-                    late = folder.load(builder.add(start, ahead))
-                    builder.store(folder.fold(builder.load(place), late, _REGISTERS), place)
-            for early, late in pairwise(sums):
-                builder.store(folder.fold(builder.load(early), builder.load(late), 1), late)
-            rest_at = builder.add(args[2], builder.mul(builder.add(rounds, _I64(1)), step))
-            with cgutils.for_range(builder, builder.urem(args[3], _I64(_REGISTERS))) as loop:
-                late = folder.load(builder.add(rest_at, builder.mul(loop.index, _I64(folder.register_len))))
-                builder.store(folder.fold(builder.load(sums[-1]), late, 1), sums[-1])
-            whole = builder.load(sums[-1])
-            crc = _I64(0)
-            for index in range(2 * lanes):
-                crc = _add_word(builder, crc, builder.extract_element(whole, _I64(index)))
-            return crc
-
-        return types.int64(types.int64, octets, types.int64, types.int64), codegen
-
-    return fold
+    return cast(Callable[[int, Uint8Array, int, int], int], fold)
 
 
 def _add_word(builder: Builder, crc: Value, word: Value) -> Value:
@@ -141,16 +134,11 @@ def _crc_octets(crc: int, octets: Uint8Array, at: int, length: int) -> int:
 
 if HAS_CRC32C:
 
-    @intrinsic
-    def _crc32c_u64(typing_context: TypingContext, crc: NumbaType, octets: NumbaType, at: NumbaType) -> Intrinsic:
+    @emits(types.int64, types.int64, ARRAY, types.int64)
+    def _crc32c_u64(builder: Builder, crc: Value, octets: Value, at: Value) -> Value:
         """Add eight octets to a running CRC32C."""
-
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            data = context.make_array(signature.args[1])(context, builder, args[1]).data
-            word = builder.load(builder.bitcast(builder.gep(data, [args[2]]), _I64.as_pointer()), align=1)
-            return _add_word(builder, args[0], word)
-
-        return types.int64(types.int64, octets, types.int64), codegen
+        word = builder.load(builder.bitcast(builder.gep(octets, [at]), _I64.as_pointer()), align=1)
+        return _add_word(builder, crc, word)
 
     @inline_kernel
     def _crc_words(crc: int, octets: Uint8Array, at: int, words: int) -> int:

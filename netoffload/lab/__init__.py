@@ -7,6 +7,8 @@ folder: then it has the product's commands only (``netoffload.cli.known``).
 ::
 
     testbed   a plan of nodes -> namespaces, shaped links, NICs, and ranks on them
+    machine   the CPU and the commit that records name
+    units     rates, clocks and times as people write them
     declared  fields that declare: settings -> options and help, findings -> JSON and tables
     models    the time of an exchange, and what follows from it; the papers' cost models; the codecs as circuits
     results   the home of records, in the present format and in older ones

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from netoffload.errors import NetOffloadError, UsageError
-from netoffload.machine.environment import UNKNOWN
+from netoffload.lab.machine import UNKNOWN
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The kernel's network objects: namespaces, links, addresses, routes, qdiscs. The only package that imports pyroute2.
+"""The kernel's network objects: namespaces, links, addresses, routes, filters. The only package that imports pyroute2.
 
 Linux keeps a network namespace per *thread*. A :class:`Namespace` therefore owns one worker thread that enters the
 namespace and stays there, with its own netlink socket. This thread makes every call::
@@ -19,11 +19,10 @@ import ctypes
 import errno
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from pyroute2 import IPRoute, netns
 from pyroute2.netlink.exceptions import NetlinkError
@@ -35,12 +34,7 @@ NETNS_DIR: Final = Path("/run/netns")
 
 CLONE_NEWNET: Final = 0x40000000  # linux/sched.h
 
-TBF_RATE_BPS_MAX: Final = 8 * (2**32 - 1)
-"""pyroute2 sends tbf's rate as 32 bits of octets per second (no TCA_TBF_RATE64): 34 Gb/s."""
-
 ETH_P_ALL: Final = 3  # linux/if_ether.h
-
-PFIFO_LIMIT_FRAMES: Final = 10_000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _Result = TypeVar("_Result")
@@ -55,15 +49,6 @@ _WHY: Final = {
 }
 
 
-@dataclass(frozen=True)
-class QdiscCounters:
-    """Octets and frames that left through a qdisc; a GSO frame counts with all headers of all its segments."""
-
-    octets: int
-    frames: int
-    drops: int
-
-
 def netns_path(name: str) -> Path:
     """Return the file that holds the namespace called ``name``, whether it exists or not."""
     return NETNS_DIR / name
@@ -74,17 +59,8 @@ def netns_exists(name: str) -> bool:
     return netns_path(name).exists()
 
 
-def netns_inode(name: str) -> int:
-    """Return the inode that identifies the namespace (``/proc/PID/ns/net`` of its processes has the same inode)."""
-    return translated(f"look at network namespace {name}", lambda: os.stat(netns_path(name)).st_ino)
-
-
 def remove_netns(name: str) -> bool:
-    """Remove the name; the namespace and all its links end with its last process.
-
-    Returns:
-        False if no namespace had this name.
-    """
+    """Remove the name; the namespace and all its links end with its last process. False: no namespace had this name."""
     if not netns_exists(name):
         return False
     translated(f"remove network namespace {name}", lambda: netns.remove(str(netns_path(name))))
@@ -109,7 +85,7 @@ class Namespace:
             raise
 
     @classmethod
-    def create(cls, name: str) -> Namespace:
+    def create(cls, name: str) -> Self:
         """Make a namespace with this name, its loopback up and IPv6 off (no stray router or neighbour frames)."""
 
         def unshare_and_name() -> None:
@@ -126,7 +102,7 @@ class Namespace:
         return cls(name, "make", unshare_and_name)._prepared()
 
     @classmethod
-    def open(cls, name: str) -> Namespace:
+    def open(cls, name: str) -> Self:
         """Enter the namespace of this name."""
 
         def setns() -> None:
@@ -139,11 +115,11 @@ class Namespace:
         return cls(name, "enter", setns)
 
     @classmethod
-    def anonymous(cls) -> Namespace:
+    def anonymous(cls) -> Self:
         """Make a namespace without a name, for experiments: it always ends with its thread."""
         return cls("(unnamed)", "make", lambda: _check_libc(_libc.unshare(CLONE_NEWNET)))._prepared()
 
-    def __enter__(self) -> Namespace:
+    def __enter__(self) -> Self:
         """Return the namespace."""
         return self
 
@@ -170,21 +146,6 @@ class Namespace:
         path = Path("/proc/sys", *key.split("."))
         self._call(f"set {key}={value}", lambda: path.write_text(value))
 
-    def add_bridge(self, name: str, mtu: int) -> None:
-        """Make a bridge that forwards from its first frame on: no spanning tree, no delay, no multicast snooping.
-
-        If the kernel shows bridged frames to iptables (br_netfilter), this is switched off in this namespace: it costs
-        time per frame, and the host's rules must not apply inside a testbed.
-        """
-        options = {"br_forward_delay": 0, "br_stp_state": 0, "br_mcast_snooping": 0}
-
-        def add() -> None:
-            self._links.link("add", ifname=name, kind="bridge", mtu=mtu, **options)
-            for path in Path("/proc/sys/net/bridge").glob("bridge-nf-call-*"):
-                path.write_text("0")
-
-        self._call(f"make bridge {name}", add)
-
     def add_veth(self, name: str, peer_name: str, peer_netns: str | None, mtu: int) -> None:
         """Make a veth pair with one end here and the other end in ``peer_netns`` (None: here too)."""
 
@@ -198,20 +159,6 @@ class Namespace:
 
         self._call(f"make veth {name} to {peer_name} in {peer_netns or self.name}", add)
 
-    def add_tap(self, name: str, mtu: int, queue_len_frames: int) -> None:
-        """Make a persistent TAP with IFF_NO_PI and IFF_VNET_HDR, to which a program can attach later.
-
-        Args:
-            queue_len_frames: how many frames (each up to 64 KiB) may wait for the program; the kernel drops others.
-        """
-
-        def add() -> None:
-            flags = {"no_pi": 1, "vnet_hdr": 1}
-            self._links.link("add", ifname=name, kind="tuntap", mode="tap", ifr=flags)
-            self._links.link("set", index=index_of(self._links, name), mtu=mtu, txqlen=queue_len_frames)
-
-        self._call(f"make TAP {name}", add)
-
     def set_up(self, name: str, master: str | None = None) -> None:
         """Set a link up; with ``master``, first make it a port of that bridge."""
 
@@ -222,69 +169,7 @@ class Namespace:
 
         self._call(f"set {name} up", up)
 
-    def add_address(self, name: str, address: str, network: str, congestion_control: str) -> None:
-        """Give a link that is up an IPv4 address, and its network a route with the given congestion control.
-
-        The sysctl of a namespace may only choose a congestion control that the host allows; a route may choose any.
-
-        Args:
-            address: without prefix length, ``10.98.1.1``.
-            network: with prefix length, ``10.98.1.0/24``.
-        """
-        prefix_len = int(network.partition("/")[2])
-
-        def add() -> None:
-            index = index_of(self._links, name)
-            self._links.addr("add", index=index, address=address, prefixlen=prefix_len)
-            metrics = {"cc_algo": congestion_control}
-            route = {"dst": network, "oif": index, "prefsrc": address, "scope": "link", "proto": "kernel"}
-            self._links.route("replace", metrics=metrics, **route)
-
-        self._call(f"give {name} the address {address}/{prefix_len}", add)
-
-    def add_tbf(self, name: str, rate_bps: int, burst_octets: int, limit_octets: int) -> None:
-        """Shape the frames that leave through a link with a token bucket (tc-tbf(8))."""
-        options = {"rate": rate_bps // 8, "burst": burst_octets, "limit": limit_octets}
-        self._add_qdisc(f"shape {name} with tbf", name, "tbf", options)
-
-    def add_pfifo(self, name: str) -> None:
-        """Count the frames that leave through a link, without shaping; a veth's default ``noqueue`` counts nothing."""
-        self._add_qdisc(f"put a pfifo on {name}", name, "pfifo", {"limit": PFIFO_LIMIT_FRAMES})
-
-    def _add_qdisc(self, what: str, name: str, kind: str, options: dict[str, int]) -> None:
-        self._call(what, lambda: self._links.tc("add", kind, index_of(self._links, name), handle="1:", **options))
-
-    def link_names(self) -> list[str]:
-        """Return the names of all links of this namespace."""
-        links = self._call("list its links", lambda: list(self._links.get_links()))
-        return [str(link.get_attr("IFLA_IFNAME")) for link in links]
-
-    def add_ingress_counter(self, name: str) -> None:
-        """Count the frames that arrive at a link: an ``ingress`` qdisc counts while it has a filter, here for all."""
-
-        def add() -> None:
-            index = index_of(self._links, name)
-            self._links.tc("add", "ingress", index)
-            match_all = {"prio": 1, "protocol": ETH_P_ALL, "target": "1:1", "keys": ["0x0/0x0+0"]}
-            self._links.tc("add-filter", "u32", index, parent="ffff:", **match_all)
-
-        self._call(f"count what arrives at {name} with a u32 filter", add)
-
-    def qdisc_counters(self, kinds: Collection[str] = ("tbf", "pfifo")) -> dict[str, QdiscCounters]:
-        """Return the counters of the qdiscs of these kinds, by link name.
-
-        Args:
-            kinds: by default the kinds of :meth:`add_tbf` and :meth:`add_pfifo`; ``ingress`` for the other direction.
-        """
-
-        def read() -> dict[str, QdiscCounters]:
-            names = {link["index"]: str(link.get_attr("IFLA_IFNAME")) for link in self._links.get_links()}
-            found = [qdisc for qdisc in self._links.get_qdiscs() if qdisc.get_attr("TCA_KIND") in kinds]
-            return {names[qdisc["index"]]: _counters(qdisc) for qdisc in found if qdisc["index"] in names}
-
-        return self._call("read its qdiscs", read)
-
-    def _prepared(self) -> Namespace:
+    def _prepared(self) -> Self:
         try:
             for scope in ("all", "default"):
                 if Path("/proc/sys/net/ipv6/conf", scope).exists():
@@ -316,12 +201,6 @@ def _check_libc(result: int) -> None:
     if result != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-
-
-def _counters(qdisc: Any) -> QdiscCounters:
-    stats = qdisc.get_attr("TCA_STATS2")
-    basic, queue = stats.get_attr("TCA_STATS_BASIC"), stats.get_attr("TCA_STATS_QUEUE")
-    return QdiscCounters(octets=int(basic["bytes"]), frames=int(basic["packets"]), drops=int(queue["drops"]))
 
 
 def translated(what: str, function: Callable[[], _Result]) -> _Result:

@@ -45,16 +45,13 @@ _IFF_NOARP: Final = 0x80  # linux/if.h
 
 @dataclass(frozen=True)
 class Redirect:
-    """A redirection of frames from one link's hook to another link.
-
-    Attributes:
-        target_hook: ``egress``: they leave through the target; ``ingress``: they go on as if they had arrived there.
-    """
+    """A redirection of frames from one link's hook to another link."""
 
     link: str
     hook: Hook
     target: str
     target_hook: Hook
+    """``egress``: they leave through the target; ``ingress``: they go on as if they had arrived there."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +69,7 @@ class Redirected:
 def add_redirect(namespace: Namespace, redirect: Redirect, program: bytes) -> None:
     """Redirect the frames for which ``program`` returns 2**32 - 1.
 
-    Args:
-        program: classic BPF, ``struct sock_filter[]``, on a frame from its Ethernet header on.
+    It is classic BPF, ``struct sock_filter[]``, on a frame from its Ethernet header on.
     """
 
     def add(links: Any) -> None:
@@ -135,11 +131,7 @@ def redirected(namespace: Namespace, redirect: Redirect) -> Redirected:
 
 
 def set_silent(namespace: Namespace, link: str, address: str | None = None) -> None:
-    """Set a link up that sends nothing by itself: no ARP, no IPv6.
-
-    Args:
-        address: a new hardware address, ``02:...``; None keeps the present one.
-    """
+    """Set a link up that sends nothing by itself: no ARP, no IPv6. ``address`` is a new hardware address."""
     with contextlib.suppress(NetlinkRefusedError):  # a kernel without IPv6
         namespace.set_sysctl(f"net.ipv6.conf.{link}.disable_ipv6", "1")
 

@@ -1,8 +1,4 @@
-"""Octets <-> values. No I/O, no clock, no compiled code.
-
-Each format has one file with the same parts: field offsets, a frozen dataclass of valid values, ``parse_...`` and
-``emit_...``. The contract: ``parse`` takes any octets, and returns values or raises
-:class:`~netoffload.errors.WireError`; ``emit`` does not check its values; ``parse(emit(x)) == x``.
+"""The formats: where each field is, and what its values mean. No I/O, no clock, no compiled code.
 
 A frame on its way from one NIC to the other, outermost first::
 
@@ -17,5 +13,6 @@ A frame on its way from one NIC to the other, outermost first::
 
 ``checksum`` has the sums over frames, ``authentication`` the MAC for NICs that share a key.
 
-The compiled engine imports the offsets from here, and the tests compare it with this package.
+The compiled engine imports the offsets from here. ``tests/shared/formats.py`` has slow readers and writers of all
+formats, which the tests compare it with.
 """

@@ -37,11 +37,6 @@ def siphash_key(key: bytes) -> bytes:
     return hashlib.blake2s(key, digest_size=SIPHASH_KEY_LEN, person=_PURPOSE).digest()
 
 
-def block_mac(key: bytes, octets: bytes) -> bytes:
-    """Return the MAC, 16 octets, of ``octets`` under the user's key of 32 octets."""
-    return siphash128(siphash_key(key), octets)
-
-
 def siphash128(key: bytes, octets: bytes) -> bytes:
     """Return SipHash-2-4 of ``octets``, 16 octets, under a key of 16 octets."""
     low, high = (int.from_bytes(key[at : at + 8], "little") for at in (0, 8))

@@ -23,8 +23,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from netoffload.errors import WireError
-from netoffload.wire.offload import OVERHEAD
 from netoffload.wire.udp import UDP_LEN
 
 UDP_PORT: Final = 0xF128
@@ -42,33 +40,3 @@ DATAGRAM_OVERHEAD: Final = UDP_LEN + ENTRY_LEN
 ENTRY_VERSION_AT: Final = 0
 ENTRY_RESERVED_AT: Final = 1
 BLOCK_LEN_AT: Final = 2
-
-
-def src_port(sport: int, dport: int) -> int:
-    """Return the source port of the datagrams of a flow with these TCP ports."""
-    return SRC_PORT_FIRST | (sport * 31 ^ dport) & SRC_PORT_MASK
-
-
-def emit_entries(blocks: list[bytes], datagram_len: int = 0) -> bytes:
-    """Return the UDP payload of a bundle.
-
-    Args:
-        blocks: each from its IPComp header on; at least one.
-        datagram_len: octets to which every entry but the last is filled up.
-    """
-    entries = [bytes((ENTRY_VERSION, 0)) + len(block).to_bytes(2, "big") + block for block in blocks]
-    return b"".join(entry.ljust(datagram_len, b"\0") for entry in entries[:-1]) + entries[-1]
-
-
-def parse_entries(octets: bytes) -> list[bytes]:
-    """Return the blocks in a UDP payload, of one datagram or a bundle, each from its IPComp header on."""
-    blocks: list[bytes] = []
-    while octets or not blocks:
-        if len(octets) < ENTRY_LEN + OVERHEAD or octets[:BLOCK_LEN_AT] != bytes((ENTRY_VERSION, 0)):
-            raise WireError("not an offload block in UDP")
-        end = ENTRY_LEN + int.from_bytes(octets[BLOCK_LEN_AT:ENTRY_LEN], "big")
-        if not ENTRY_LEN + OVERHEAD <= end <= len(octets):
-            raise WireError("the length of an offload block in UDP does not fit its datagram")
-        blocks.append(octets[ENTRY_LEN:end])
-        octets = octets[end:].lstrip(b"\0")
-    return blocks

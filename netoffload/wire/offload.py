@@ -39,12 +39,9 @@ key protects against that. With a key, the MAC covers the same octets as the CRC
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from netoffload.errors import WireError
 from netoffload.wire import tcp
-from netoffload.wire.checksum import crc32c
 
 PROTO_IPCOMP: Final = 108
 IPCOMP_LEN: Final = 4
@@ -79,116 +76,3 @@ TCP_HEADER: Final = 20
 SEGMENT_FLAGS: Final = tcp.ACK_FLAG | tcp.PSH | tcp.FIN | tcp.ECE
 """TCP flags that a block's segment may have. ECE is on every segment between a congestion mark and its answer.
 Segments with CWR (only the first one after a mark), SYN, RST or URG leave as TCP; a block with one is forged."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """One offload block without MAC. ``payload`` is head octets, bursts, tail octets; ``tcp_header`` has checksum 0."""
-
-    codec: int
-    bound_k: int
-    head: int
-    tail: int
-    payload_len: int
-    gso_size: int
-    tcp_header: bytes
-    payload: bytes
-    half_bursts: int = 0
-    half_len: int = 0
-    nonce: int = 0
-
-    @property
-    def count(self) -> int:
-        """How many floats the bursts hold."""
-        return (self.payload_len - self.head - self.tail) // 4
-
-    @property
-    def bursts(self) -> bytes:
-        """The codec payload between the raw octets."""
-        return self.payload[self.head : len(self.payload) - self.tail]
-
-
-def emit_block(block: Block, src: bytes, dst: bytes) -> bytes:
-    """Return the octets after the IP header: IPComp header, block header, TCP header, payload.
-
-    Args:
-        src: source address, 4 or 16 octets (the CRC covers it).
-    """
-    octets = bytearray(OVERHEAD)
-    octets[NEXT_HEADER] = IPCOMP_NEXT_TCP
-    octets[CPI : CPI + 2] = CPI_OFFLOAD.to_bytes(2, "big")
-    octets[VERSION_CODEC] = BLOCK_VERSION << 4 | block.codec
-    octets[BOUND_K] = block.bound_k
-    octets[HEAD_TAIL] = block.head << 4 | block.tail
-    octets[PAYLOAD_LEN : PAYLOAD_LEN + 2] = block.payload_len.to_bytes(2, "big")
-    octets[GSO_SIZE : GSO_SIZE + 2] = block.gso_size.to_bytes(2, "big")
-    octets[HALF_BURSTS : HALF_BURSTS + 2] = block.half_bursts.to_bytes(2, "big")
-    octets[HALF_LEN : HALF_LEN + 2] = block.half_len.to_bytes(2, "big")
-    octets += block.tcp_header + block.payload
-    octets[CRC : CRC + 4] = (_crc(bytes(octets), src, dst) ^ block.nonce).to_bytes(4, "big")
-    return bytes(octets)
-
-
-def parse_block(octets: bytes, src: bytes, dst: bytes, nonce: int = 0) -> Block:
-    """Read the octets after an IP header with protocol 108.
-
-    The codec's payload is not checked. ``nonce`` is the nonce of the receiving NIC.
-    """
-    if len(octets) < OVERHEAD + 20:
-        raise WireError(f"offload block of {len(octets)} octets is shorter than its headers")
-    if octets[NEXT_HEADER] != IPCOMP_NEXT_TCP or octets[IPCOMP_FLAGS] != 0:
-        raise WireError("IPComp header does not announce TCP")
-    if int.from_bytes(octets[CPI : CPI + 2], "big") != CPI_OFFLOAD:
-        raise WireError("IPComp CPI is not the offload block's")
-    if octets[VERSION_CODEC] >> 4 != BLOCK_VERSION:
-        raise WireError(f"offload block version {octets[VERSION_CODEC] >> 4} is not {BLOCK_VERSION}")
-    if octets[FLAGS] != 0:
-        raise WireError("offload block has a reserved bit set")
-    if _crc(octets, src, dst) ^ nonce != int.from_bytes(octets[CRC : CRC + 4], "big"):
-        raise WireError("offload block has a bad CRC")
-    head, tail = octets[HEAD_TAIL] >> 4, octets[HEAD_TAIL] & 15
-    tcp_len = 4 * (octets[TCP_HEADER + 12] >> 4)
-    payload_len = int.from_bytes(octets[PAYLOAD_LEN : PAYLOAD_LEN + 2], "big")
-    payload = octets[TCP_HEADER + tcp_len :]
-    if not 20 <= tcp_len <= len(octets) - TCP_HEADER:
-        raise WireError(f"TCP header of {tcp_len} octets does not fit its block")
-    if octets[TCP_HEADER + tcp.FLAGS] & ~SEGMENT_FLAGS:
-        raise WireError("offload block of a segment with SYN, RST, URG or CWR")
-    half_bursts = int.from_bytes(octets[HALF_BURSTS : HALF_BURSTS + 2], "big")
-    half_len = int.from_bytes(octets[HALF_LEN : HALF_LEN + 2], "big")
-    floats_len = payload_len - head - tail
-    if (
-        head > 3
-        or tail > 3
-        or floats_len < 4 * BURST_FLOATS * half_bursts
-        or floats_len % 4
-        or len(payload) < head + half_len + tail
-    ):
-        raise WireError("offload block lengths contradict each other")
-    return Block(
-        codec=octets[VERSION_CODEC] & 15,
-        bound_k=octets[BOUND_K],
-        head=head,
-        tail=tail,
-        payload_len=payload_len,
-        gso_size=int.from_bytes(octets[GSO_SIZE : GSO_SIZE + 2], "big"),
-        tcp_header=octets[TCP_HEADER : TCP_HEADER + tcp_len],
-        payload=payload,
-        half_bursts=half_bursts,
-        half_len=half_len,
-        nonce=nonce,
-    )
-
-
-def nonce_of(octets: bytes, src: bytes, dst: bytes) -> int:
-    """Return the nonce of a block from its IPComp header on, which everyone who sees the block can compute.
-
-    Args:
-        octets: the block, without damage and without MAC.
-    """
-    return _crc(octets, src, dst) ^ int.from_bytes(octets[CRC : CRC + 4], "big")
-
-
-def _crc(octets: bytes, src: bytes, dst: bytes) -> int:
-    protocol_and_length = bytes((0, PROTO_IPCOMP)) + len(octets).to_bytes(2, "big")
-    return crc32c(src + dst + octets[:CRC] + protocol_and_length + octets[CRC + 4 :])

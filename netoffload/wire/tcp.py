@@ -1,11 +1,8 @@
-"""TCP (RFC 9293). The checksum is carried, not checked: inside a host it is often still to be filled in."""
+"""TCP (RFC 9293). Inside a host the checksum is often still to be filled in."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
-
-from netoffload.errors import WireError
 
 PROTO_TCP: Final = 6
 """TCP's number in IPv4's protocol field and IPv6's next header field."""
@@ -48,56 +45,3 @@ OPTION_MD5: Final = 19
 """RFC 2385: signs the payload, so a segment with it must not be changed."""
 OPTION_AO: Final = 29
 """RFC 5925: signs the payload too."""
-
-
-@dataclass(frozen=True)
-class Tcp:
-    """One TCP header; ``flags`` are the eight bits of octet 13."""
-
-    sport: int
-    dport: int
-    seq: int
-    ack: int
-    flags: int
-    window: int
-    checksum: int = 0
-    urgent: int = 0
-    options: bytes = b""
-
-
-def parse_tcp(octets: bytes) -> tuple[Tcp, bytes]:
-    """Split a segment into header and payload."""
-    if len(octets) < TCP_MIN_LEN:
-        raise WireError(f"segment of {len(octets)} octets is shorter than a TCP header")
-    header_len = 4 * (octets[DATA_OFFSET] >> 4)
-    if not TCP_MIN_LEN <= header_len <= len(octets):
-        raise WireError(f"TCP header length {header_len} does not fit a segment of {len(octets)} octets")
-    header = Tcp(
-        sport=int.from_bytes(octets[0:2], "big"),
-        dport=int.from_bytes(octets[2:4], "big"),
-        seq=int.from_bytes(octets[4:8], "big"),
-        ack=int.from_bytes(octets[8:12], "big"),
-        flags=octets[FLAGS],
-        window=int.from_bytes(octets[14:16], "big"),
-        checksum=int.from_bytes(octets[16:18], "big"),
-        urgent=int.from_bytes(octets[18:20], "big"),
-        options=octets[20:header_len],
-    )
-    return header, octets[header_len:]
-
-
-def emit_tcp(header: Tcp, payload: bytes) -> bytes:
-    """Return the segment; options must be a multiple of 4 octets long."""
-    header_len = TCP_MIN_LEN + len(header.options)
-    octets = bytearray(header_len)
-    octets[0:2] = header.sport.to_bytes(2, "big")
-    octets[2:4] = header.dport.to_bytes(2, "big")
-    octets[4:8] = header.seq.to_bytes(4, "big")
-    octets[8:12] = header.ack.to_bytes(4, "big")
-    octets[DATA_OFFSET] = header_len // 4 << 4
-    octets[FLAGS] = header.flags
-    octets[14:16] = header.window.to_bytes(2, "big")
-    octets[16:18] = header.checksum.to_bytes(2, "big")
-    octets[18:20] = header.urgent.to_bytes(2, "big")
-    octets[20:] = header.options
-    return bytes(octets) + payload

@@ -7,11 +7,7 @@ It says two things that a frame alone cannot. The checksum is still to be filled
 
 from __future__ import annotations
 
-import struct
-from dataclasses import dataclass
 from typing import Final
-
-from netoffload.errors import WireError
 
 VNET_LEN: Final = 10
 
@@ -32,32 +28,3 @@ GSO_TCPV6: Final = 4
 GSO_UDP_L4: Final = 5
 """UDP datagrams of equal length, of either family (Virtio 1.3; Linux 6.2)."""
 GSO_ECN: Final = 0x80
-
-_FORMAT: Final = struct.Struct("=BBHHHH")
-
-
-@dataclass(frozen=True)
-class Vnet:
-    """One virtio-net header."""
-
-    flags: int = 0
-    gso_type: int = GSO_NONE
-    hdr_len: int = 0
-    gso_size: int = 0
-    csum_start: int = 0
-    csum_offset: int = 0
-
-
-def parse_vnet(octets: bytes) -> tuple[Vnet, bytes]:
-    """Split the octets read from a device into header and frame."""
-    if len(octets) < VNET_LEN:
-        raise WireError(f"{len(octets)} octets are shorter than a virtio-net header")
-    return Vnet(*_FORMAT.unpack_from(octets)), octets[VNET_LEN:]
-
-
-def emit_vnet(header: Vnet, frame: bytes) -> bytes:
-    """Return header and frame."""
-    packed = _FORMAT.pack(
-        header.flags, header.gso_type, header.hdr_len, header.gso_size, header.csum_start, header.csum_offset
-    )
-    return packed + frame

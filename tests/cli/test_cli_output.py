@@ -1,6 +1,5 @@
 """Output that takes nothing gets one clear line and no traceback; a line in a file stays a line."""
 
-import importlib
 import io
 import os
 import subprocess
@@ -10,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from netoffload.compiled.progress import COMPILING
-
-app = importlib.import_module("netoffload.cli.app")  # the package has an application of that name
+from netoffload.lab.cli import testbed
 
 COMMANDS = (["--version"], ["status", "--help"], pytest.param(["doctor", "--json"], marks=pytest.mark.slow))
 
@@ -46,9 +44,9 @@ def test_a_reader_that_has_seen_enough_is_no_error_worth_a_line() -> None:
 def test_what_compiles_is_a_whole_line_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     out = io.StringIO()
-    monkeypatch.setattr(app, "notes", Console(file=out))
+    monkeypatch.setattr(testbed, "notes", Console(file=out))
     line = f"{COMPILING}: 13 s, 41 ready, now run_ring (once per version and CPU, minutes)"
-    with app.phases("building") as say:
+    with testbed.phases("building") as say:
         say(line)
         say("measuring")
     assert out.getvalue() == f"{line}\n"

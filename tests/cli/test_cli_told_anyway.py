@@ -2,8 +2,9 @@
 
 import pytest
 
-from netoffload.cli.app import Interrupted, told_anyway
+from netoffload.cli.app import Interrupted
 from netoffload.errors import TestbedError
+from netoffload.lab.cli.figures import report_on_exit
 from netoffload.lab.cli.training_runs import Found
 from netoffload.lab.training.config import TrainSettings
 
@@ -14,14 +15,14 @@ from netoffload.lab.training.config import TrainSettings
 )
 def test_the_reason_is_told_and_the_error_goes_on(error: BaseException, reason: str) -> None:
     told: list[str | None] = []
-    with pytest.raises(type(error)), told_anyway(told.append):
+    with pytest.raises(type(error)), report_on_exit(told.append):
         raise error
     assert told == [reason]
 
 
 def test_at_the_end_there_is_no_reason() -> None:
     told: list[str | None] = []
-    with told_anyway(told.append):
+    with report_on_exit(told.append):
         assert not told
     assert told == [None]
 

@@ -17,6 +17,7 @@ from netoffload.nic_options.faults import FaultSettings, parse_faults
 from netoffload.wire import vnet
 from netoffload.wire.checksum import internet_checksum, ones_sum
 from netoffload_daemon import faults
+from tests.shared.formats import Vnet, emit_vnet
 
 FRAMES = 2000
 PAYLOAD = bytes(range(256)) * 4
@@ -26,7 +27,7 @@ ETHER = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")  # without addre
 @cache
 def plain_frame(number: int = 0) -> bytes:
     packet = ETHER / IP(src="10.0.0.1", dst="10.0.0.2", id=number) / UDP(sport=1, dport=2) / Raw(PAYLOAD[:100])
-    return bytes(vnet.emit_vnet(vnet.Vnet(), bytes(packet)))
+    return bytes(emit_vnet(Vnet(), bytes(packet)))
 
 
 class Stage:
@@ -133,7 +134,7 @@ def super_segment(base: Packet, gso_type: int, size: int, payload: bytes) -> byt
     addresses = frame[26:34] if IP in base else frame[22:54]
     protocol, l4_len = (6 if TCP in base else 17), len(frame) - l4_at
     frame[l4_at + offset : l4_at + offset + 2] = ones_sum(bytes(addresses), protocol + l4_len).to_bytes(2, "big")
-    return bytes(vnet.emit_vnet(vnet.Vnet(vnet.NEEDS_CSUM, gso_type, 0, size, l4_at, offset), bytes(frame)))
+    return bytes(emit_vnet(Vnet(vnet.NEEDS_CSUM, gso_type, 0, size, l4_at, offset), bytes(frame)))
 
 
 @pytest.mark.slow
@@ -185,7 +186,7 @@ def test_a_sum_of_zero_does_not_say_that_there_is_none() -> None:
 
 def test_frames_that_are_no_ip_are_never_damaged() -> None:
     stage = Stage(flip=1.0, truncate=1.0)
-    frame = bytes(vnet.emit_vnet(vnet.Vnet(), bytes(ETHER / ARP())))
+    frame = bytes(emit_vnet(Vnet(), bytes(ETHER / ARP())))
     stage.give(frame)
     assert list(stage.take()) == [frame[vnet.VNET_LEN :]]
 
@@ -248,6 +249,6 @@ def test_what_is_no_fault_is_one_clear_line(text: str, said: str) -> None:
 def test_frames_of_a_wire_whose_mtu_grew_are_held() -> None:
     stage = Stage(mtu=1500, delay_ns=1)
     packet = ETHER / IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=1, dport=2) / Raw(bytes(9000 - 28))
-    frame = bytes(vnet.emit_vnet(vnet.Vnet(), bytes(packet)))
+    frame = bytes(emit_vnet(Vnet(), bytes(packet)))
     stage.give(frame)
     assert list(stage.take(1)) == [frame[vnet.VNET_LEN :]]

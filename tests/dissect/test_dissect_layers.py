@@ -23,9 +23,8 @@ from netoffload.dissect.layers import (
 )
 from netoffload.errors import UsageError, WireError
 from netoffload.wire import vnet
-from netoffload.wire.authentication import block_mac
 from netoffload.wire.capability import TAKES_UDP, WANTS_MAC, Capability
-from netoffload.wire.offload import BLOCK_VERSION, HAS_MAC, parse_block
+from netoffload.wire.offload import BLOCK_VERSION, HAS_MAC
 from tests.dissect.captured import (
     REFUSED,
     TAKEN,
@@ -41,6 +40,7 @@ from tests.dissect.captured import (
 )
 from tests.engine.frames import make_segment
 from tests.engine.nic_pair import Nic
+from tests.shared.formats import Vnet, block_mac, emit_vnet, parse_block
 
 KEY = bytes(range(32))
 
@@ -55,7 +55,7 @@ def captured() -> tuple[int, list[bytes]]:
 def receive(frame: bytes, nic: Nic) -> tuple[list[bytes], dict[str, int]]:
     """What the engine makes of an Ethernet frame from the wire, and the counters that it changes."""
     before = nic.counts()
-    delivered = nic.from_wire([vnet.emit_vnet(vnet.Vnet(), frame)])
+    delivered = nic.from_wire([emit_vnet(Vnet(), frame)])
     return delivered, {name: count - before.get(name, 0) for name, count in nic.counts().items()}
 
 

@@ -12,6 +12,7 @@ from netoffload.wire import vnet
 from netoffload.wire.tcp import FIN
 from tests.engine.frames import make_segment, tcp_of
 from tests.engine.nic_pair import Nic
+from tests.shared.formats import parse_vnet
 
 PEER_ISN = 5
 
@@ -142,7 +143,7 @@ class Sender:
 
 def split(frame: bytes) -> list[bytes]:
     """Return the segments that a plain large frame becomes on the wire; everything else is one."""
-    header, _ = vnet.parse_vnet(frame)
+    header, _ = parse_vnet(frame)
     if header.gso_type not in (vnet.GSO_TCPV4, vnet.GSO_TCPV6):
         return [frame]
     tcp, payload = tcp_of(frame)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.engine.authentication import has_mac, is_on, make_mac_key, put_mac
 from netoffload.errors import UsageError
-from netoffload.wire.authentication import KEY_LEN, MAC_LEN, block_mac, siphash128, siphash_key
+from netoffload.wire.authentication import KEY_LEN, MAC_LEN, siphash128, siphash_key
+from tests.shared.formats import block_mac
 
 KEY = bytes(range(KEY_LEN))
 WORDS = make_mac_key(KEY)

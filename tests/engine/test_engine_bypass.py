@@ -25,10 +25,11 @@ from scapy.packet import Packet
 
 from netoffload.config import TOS_MASK
 from netoffload.engine.bypass import ETHERTYPE_ARP, FLOW_ENDS, ICMP_ERRORS, PORTS_LEN, redirect_program, socket_program
-from netoffload.wire import ethernet, icmp, ipv4, ipv6, tcp, udp, vnet
+from netoffload.wire import ethernet, icmp, ipv4, ipv6, tcp, udp
 from netoffload.wire.encapsulation import UDP_PORT
 from tests.engine.frames import make_segment
 from tests.engine.nic_pair import Nic
+from tests.shared.formats import Vnet, emit_vnet
 
 SO_ATTACH_FILTER = 26
 V4, V6 = IP(src="10.9.0.1", dst="10.9.0.2"), IPv6(src="fd00::1", dst="fd00::2")
@@ -208,7 +209,7 @@ def test_the_engine_would_not_have_touched_it(name: str) -> None:
     nic = Nic()
     nic.from_wire(nic.from_host(make_segment(flags="S")))
     before = nic.table.copy()
-    frame = vnet.emit_vnet(vnet.Vnet(), octets_of(PASS[name]))
+    frame = emit_vnet(Vnet(), octets_of(PASS[name]))
     assert nic.from_host(frame) == [frame]
     assert nic.from_wire([frame]) == [frame]
     assert np.array_equal(nic.table, before)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from netoffload.compiled.fields import be16, be32, be64, put_be16, put_be32
 from netoffload.engine.counters import Counter, as_dict, make_counters
 from netoffload.engine.network import pseudo_sum, put_datagram
-from netoffload.wire import checksum, ipv4, ipv6
+from netoffload.wire import checksum
+from tests.shared.formats import Ipv4, Ipv6, emit_ipv4, emit_ipv6, parse_ipv6
 
 
 def test_every_counter_says_what_it_counts() -> None:
@@ -29,14 +30,14 @@ def test_fields_are_in_network_order(word: int, half: int, at: int) -> None:
 
 @given(
     header=st.builds(
-        ipv4.Ipv4,
+        Ipv4,
         *[st.integers(0, 255), st.integers(0, 65535), st.integers(0, 65535), st.integers(0, 255), st.just(6)],
         *[st.binary(min_size=4, max_size=4)] * 2,
     ),
     length=st.integers(20, 65000),
 )
-def test_a_changed_ipv4_header_is_summed_anew(header: ipv4.Ipv4, length: int) -> None:
-    array = np.frombuffer(b"ab" + ipv4.emit_ipv4(header, b"") + bytes(8), np.uint8).copy()
+def test_a_changed_ipv4_header_is_summed_anew(header: Ipv4, length: int) -> None:
+    array = np.frombuffer(b"ab" + emit_ipv4(header, b"") + bytes(8), np.uint8).copy()
     put_datagram(array, 2, 20, length, 3, 108)
     octets = bytes(array[2:22])
     assert checksum.internet_checksum(octets) == 0
@@ -47,16 +48,16 @@ def test_a_changed_ipv4_header_is_summed_anew(header: ipv4.Ipv4, length: int) ->
 
 @given(
     header=st.builds(
-        ipv6.Ipv6,
+        Ipv6,
         *[st.integers(0, 255), st.integers(0, 2**20 - 1), st.integers(0, 255), st.integers(0, 255)],
         *[st.binary(min_size=16, max_size=16)] * 2,
     ),
     length=st.integers(40, 65000),
 )
-def test_a_changed_ipv6_header(header: ipv6.Ipv6, length: int) -> None:
-    array = np.frombuffer(b"ab" + ipv6.emit_ipv6(header, b"") + bytes(8), np.uint8).copy()
+def test_a_changed_ipv6_header(header: Ipv6, length: int) -> None:
+    array = np.frombuffer(b"ab" + emit_ipv6(header, b"") + bytes(8), np.uint8).copy()
     put_datagram(array, 2, 40, length, 3, 108)
     payload = bytes(length - 40)
-    assert ipv6.parse_ipv6(bytes(array[2:42]) + payload) == (dataclasses.replace(header, next_header=108), payload)
+    assert parse_ipv6(bytes(array[2:42]) + payload) == (dataclasses.replace(header, next_header=108), payload)
     pseudo = header.src + header.dst + bytes((0, 6)) + length.to_bytes(2, "big")
     assert pseudo_sum(array, 2, 40, 6, length) == checksum.ones_sum(pseudo)

@@ -11,16 +11,16 @@ from netoffload.engine.encapsulation import DATAGRAMS_MAX
 from netoffload.wire import encapsulation, vnet
 from netoffload.wire.capability import OPTION_LEN, emit_capability
 from netoffload.wire.checksum import internet_checksum
-from netoffload.wire.offload import parse_block
 from tests.engine.frames import MSS, make_segment
 from tests.engine.nic_pair import FAMILIES, FIRST_NONCE, ISN, Nic, connected
+from tests.shared.formats import Vnet, emit_vnet, parse_block, parse_entries, parse_vnet, src_port
 
 PAYLOAD = np.random.default_rng(3).normal(0, 0.02, 16_000).astype(np.float32).tobytes()
 
 
 def datagrams_of(frame: bytes) -> list[bytes]:
     """Cut a bundle apart as the kernel does, and fill in the checksums."""
-    header, octets = vnet.parse_vnet(frame)
+    header, octets = parse_vnet(frame)
     ether = Ether(octets)
     payload = bytes(ether[UDP].payload)
     step = header.gso_size or len(payload)
@@ -34,7 +34,7 @@ def datagrams_of(frame: bytes) -> list[bytes]:
         else:
             del one[IPv6].plen
         del one[UDP].len, one[UDP].chksum
-        frames.append(vnet.emit_vnet(vnet.Vnet(), bytes(one)))
+        frames.append(emit_vnet(Vnet(), bytes(one)))
     return frames
 
 
@@ -61,14 +61,14 @@ def test_a_datagram_is_as_the_format_says(ipv6: bool) -> None:
     frames = client.from_host(make_segment(PAYLOAD, seq=ISN + 1, ipv6=ipv6))
     assert len(frames) > 5
     for index, frame in enumerate(frames):
-        header, octets = vnet.parse_vnet(frame)
+        header, octets = parse_vnet(frame)
         packet = Ether(octets)
         network, udp = packet[IPv6 if ipv6 else IP], packet[UDP]
-        assert (udp.dport, udp.sport) == (encapsulation.UDP_PORT, encapsulation.src_port(40000, 5001))
+        assert (udp.dport, udp.sport) == (encapsulation.UDP_PORT, src_port(40000, 5001))
         assert len(network) <= 1500
-        assert header == vnet.Vnet(vnet.NEEDS_CSUM, 0, len(octets) - len(udp.payload), 0, 54 if ipv6 else 34, 6)
+        assert header == Vnet(vnet.NEEDS_CSUM, 0, len(octets) - len(udp.payload), 0, 54 if ipv6 else 34, 6)
         addresses = octets[22:54] if ipv6 else octets[26:34]
-        (block,) = encapsulation.parse_entries(bytes(udp.payload))
+        (block,) = parse_entries(bytes(udp.payload))
         parse_block(block, addresses[: len(addresses) // 2], addresses[len(addresses) // 2 :], FIRST_NONCE)
         if not ipv6:
             assert (network.tos, network.id) == (0x28, 77 + index)
@@ -85,14 +85,14 @@ def test_a_datagram_is_as_the_format_says(ipv6: bool) -> None:
 def test_a_bundle_says_how_it_is_cut(ipv6: bool) -> None:
     client, _ = connected(ipv6, in_udp=True, bundles=True)
     (frame,) = client.from_host(make_segment(PAYLOAD[:60_000], seq=ISN + 1, ipv6=ipv6))
-    header, octets = vnet.parse_vnet(frame)
+    header, octets = parse_vnet(frame)
     udp_at = 54 if ipv6 else 34
     assert (header.gso_type, header.hdr_len, header.csum_start) == (vnet.GSO_UDP_L4, udp_at + 8, udp_at)
     assert int.from_bytes(octets[udp_at + 4 : udp_at + 6], "big") == len(octets) - udp_at
     cut = datagrams_of(frame)
-    blocks = [encapsulation.parse_entries(bytes(Ether(one[10:])[UDP].payload)) for one in cut]
+    blocks = [parse_entries(bytes(Ether(one[10:])[UDP].payload)) for one in cut]
     assert [len(one) for one in blocks] == [1] * len(cut)
-    assert [block for one in blocks for block in one] == encapsulation.parse_entries(octets[udp_at + 8 :])
+    assert [block for one in blocks for block in one] == parse_entries(octets[udp_at + 8 :])
     assert max(len(one) - 10 - 14 for one in cut) <= 1500
     (flow,) = client.flows()
     assert flow["wire_octets"] == sum(len(one) - 10 for one in cut)
@@ -129,7 +129,7 @@ def test_the_kernel_is_not_given_more_datagrams_than_it_takes() -> None:
     client, server = connected(in_udp=True, bundles=True)
     frames = client.from_host(make_segment(PAYLOAD, seq=ISN + 1, gso_size=320))
     assert len(frames) > DATAGRAMS_MAX
-    assert {vnet.parse_vnet(frame)[0].gso_type for frame in frames} == {vnet.GSO_NONE}
+    assert {parse_vnet(frame)[0].gso_type for frame in frames} == {vnet.GSO_NONE}
     (got,) = server.from_wire(frames)
     assert len(got) == 10 + 14 + 20 + 32 + len(PAYLOAD)
 
@@ -147,7 +147,7 @@ def test_the_kernel_is_not_given_more_datagrams_than_it_takes() -> None:
 def test_a_bad_entry_ends_the_bundle_and_is_counted(at: int, octets: bytes, reason: str) -> None:
     client, server = connected(in_udp=True, bundles=True)
     (frame,) = client.from_host(make_segment(PAYLOAD[:60_000], seq=ISN + 1))
-    step = vnet.parse_vnet(frame)[0].gso_size
+    step = parse_vnet(frame)[0].gso_size
     at += 10 + 14 + 20 + 8 + step
     assert frame[at : at + len(octets)] != octets
     (got,) = server.from_wire([frame[:at] + octets + frame[at + len(octets) :]])
@@ -163,7 +163,7 @@ def test_a_damaged_block_costs_itself_alone() -> None:
     (frame,) = client.from_host(make_segment(PAYLOAD[:60_000], seq=ISN + 1))
     whole = connected()[1].from_wire([frame])
     damaged = bytearray(frame)
-    damaged[10 + 14 + 20 + 8 + vnet.parse_vnet(frame)[0].gso_size + 300] ^= 4
+    damaged[10 + 14 + 20 + 8 + parse_vnet(frame)[0].gso_size + 300] ^= 4
     before, after = server.from_wire([bytes(damaged)])
     assert server.counts()["drop_bad_crc"] == 1
     headers = 10 + 14 + 20 + 32
@@ -192,7 +192,7 @@ def ip_frame(protocol: int, payload: bytes, ipv6: bool, gso_type: int = vnet.GSO
     else:
         network = IP(src="10.9.0.1", dst="10.9.0.2", proto=protocol, frag=fragment) / payload
     packet = Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / network
-    return vnet.emit_vnet(vnet.Vnet(gso_type=gso_type, gso_size=100 if gso_type else 0), bytes(packet))
+    return emit_vnet(Vnet(gso_type=gso_type, gso_size=100 if gso_type else 0), bytes(packet))
 
 
 def to_our_port(payload: bytes) -> bytes:

@@ -15,11 +15,10 @@ from netoffload.engine import flows
 from netoffload.engine.flows import SLOTS
 from netoffload.wire.capability import TAKES_UDP, Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import internet_checksum, ones_sum
-from netoffload.wire.ipv4 import parse_ipv4
 from netoffload.wire.offload import BLOCK_VERSION
-from netoffload.wire.tcp import parse_tcp
 from tests.engine.frames import make_segment, parsed
 from tests.engine.nic_pair import FAMILIES, FIRST_NONCE, ISN, Nic, connect, connected
+from tests.shared.formats import parse_ipv4, parse_tcp
 
 SPOOFED = 200 if JIT_DISABLED else 3500
 ZEROS = np.zeros(500, np.float32).tobytes()

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from netoffload.codec import get
-from netoffload.wire.authentication import KEY_LEN, block_mac
+from netoffload.wire.authentication import KEY_LEN
 from netoffload.wire.offload import FLAGS, HAS_MAC, MAC_LEN
 from tests.engine.frames import make_segment, tcp_of
 from tests.engine.nic_pair import FAMILIES, ISN, Nic, connect, connected
+from tests.shared.formats import block_mac
 
 KEY = bytes(range(KEY_LEN))
 OTHER_KEY = bytes(reversed(KEY))

@@ -10,14 +10,13 @@ from scapy.layers.l2 import Ether
 from netoffload.wire.capability import emit_capability
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.ethernet import ETHERNET_LEN
-from netoffload.wire.ipv4 import parse_ipv4
-from netoffload.wire.offload import parse_block
 from netoffload.wire.vnet import NEEDS_CSUM, VNET_LEN
 from tests.engine.frames import make_segment, tcp_of
 from tests.engine.linux_tcp import split
 from tests.engine.nic_pair import FAMILIES, FIRST, FIRST_NONCE, ISN, Nic
 from tests.engine.stream_ends import ROUNDED, SENT, Ends, check_sum
 from tests.shared.example_counts import examples
+from tests.shared.formats import parse_block, parse_ipv4
 
 
 @FAMILIES

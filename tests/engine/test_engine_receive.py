@@ -10,14 +10,27 @@ from netoffload.codec import get
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine.flows import IP_VERSION, SLOTS
 from netoffload.wire.checksum import ones_sum
-from netoffload.wire.ethernet import emit_ethernet, parse_ethernet
-from netoffload.wire.ipv4 import Ipv4, emit_ipv4, parse_ipv4
-from netoffload.wire.ipv6 import Ipv6, emit_ipv6
-from netoffload.wire.offload import CPI, CRC, FLAGS, HEAD_TAIL, Block, emit_block, parse_block
-from netoffload.wire.tcp import Tcp, parse_tcp
-from netoffload.wire.vnet import GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, Vnet, emit_vnet, parse_vnet
+from netoffload.wire.offload import CPI, CRC, FLAGS, HEAD_TAIL
+from netoffload.wire.vnet import GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM
 from tests.engine.frames import IPV4_ADDRESSES, IPV6_ADDRESSES, MSS, make_segment, parsed, tcp_of
 from tests.engine.nic_pair import FAMILIES, FIRST, FIRST_NONCE, ISN, Nic, connect, connected
+from tests.shared.formats import (
+    Block,
+    Ipv4,
+    Ipv6,
+    Tcp,
+    Vnet,
+    emit_block,
+    emit_ethernet,
+    emit_ipv4,
+    emit_ipv6,
+    emit_vnet,
+    parse_block,
+    parse_ethernet,
+    parse_ipv4,
+    parse_tcp,
+    parse_vnet,
+)
 
 ORACLE = get("inceptionn").oracle
 RNG = np.random.default_rng(12)

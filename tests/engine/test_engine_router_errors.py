@@ -16,10 +16,10 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from netoffload.engine.path import SMALL
-from netoffload.wire import vnet
 from netoffload.wire.checksum import internet_checksum
 from tests.engine.frames import IPV4_ADDRESSES, IPV6_ADDRESSES, make_segment
 from tests.engine.nic_pair import FAMILIES, FIRST, Nic, connect
+from tests.shared.formats import Vnet, emit_vnet, parse_vnet
 
 PAYLOAD = np.random.default_rng(3).normal(0, 0.02, 4000).astype(np.float32).tobytes()
 SENT_LEN = 8000
@@ -57,7 +57,7 @@ class Path:
             network = IPv6(src="fd00:77::1", dst=IPV6_ADDRESSES[0], hlim=60) / message / quoted
         else:
             network = IP(src="192.0.2.1", dst=IPV4_ADDRESSES[0], id=9) / message / quoted
-        return vnet.emit_vnet(vnet.Vnet(), bytes(Ether(dst="02:00:00:00:00:01", src="02:00:00:00:00:09") / network))
+        return emit_vnet(Vnet(), bytes(Ether(dst="02:00:00:00:00:01", src="02:00:00:00:00:09") / network))
 
     def too_big(self, mtu: int) -> Packet:
         return ICMPv6PacketTooBig(mtu=mtu) if self.ipv6 else ICMP(type=3, code=4, nexthopmtu=mtu)
@@ -73,8 +73,8 @@ class Path:
     def translated(self, frame: bytes) -> Packet:
         """Return the only frame that the host gets, as scapy reads it; all its sums must be right."""
         (got,) = self.nic.from_wire([frame])
-        header, octets = vnet.parse_vnet(got)
-        assert header == vnet.Vnet()
+        header, octets = parse_vnet(got)
+        assert header == Vnet()
         packet = Ether(octets)
         message = octets[54:] if self.ipv6 else octets[34:]
         if self.ipv6:

@@ -15,15 +15,23 @@ from netoffload.engine.counters import Counter
 from netoffload.engine.flows import IP_VERSION
 from netoffload.engine.pack import MAX_WIRE_FRAMES, proof_of
 from netoffload.wire.capability import emit_capability
-from netoffload.wire.ethernet import parse_ethernet
-from netoffload.wire.ipv4 import Ipv4, parse_ipv4
-from netoffload.wire.ipv6 import Ipv6
-from netoffload.wire.offload import Block, parse_block
-from netoffload.wire.tcp import Tcp, parse_tcp
-from netoffload.wire.vnet import GSO_TCPV4, Vnet, emit_vnet, parse_vnet
+from netoffload.wire.vnet import GSO_TCPV4
 from tests.engine.frames import MSS, TIMESTAMPS, make_segment, parsed, tcp_of
 from tests.engine.nic_pair import FAMILIES, FIRST, FIRST_NONCE, ISN, Nic, connect, connected
 from tests.shared.example_counts import examples
+from tests.shared.formats import (
+    Block,
+    Ipv4,
+    Ipv6,
+    Tcp,
+    Vnet,
+    emit_vnet,
+    parse_block,
+    parse_ethernet,
+    parse_ipv4,
+    parse_tcp,
+    parse_vnet,
+)
 
 ORACLE = get("inceptionn").oracle
 RNG = np.random.default_rng(11)

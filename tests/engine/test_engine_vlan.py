@@ -5,10 +5,10 @@ import pytest
 from scapy.layers.l2 import Dot1Q, Ether
 
 from netoffload.codec import get
-from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
 from netoffload_daemon.vlan import TAG_LEN, put_tag_back
 from tests.engine.frames import make_segment, tcp_of
 from tests.engine.nic_pair import connected
+from tests.shared.formats import Vnet, emit_vnet, parse_vnet
 
 ZEROS = np.zeros(500, np.float32).tobytes()
 

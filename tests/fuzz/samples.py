@@ -9,8 +9,26 @@ from netoffload.codec import CODECS, CodecId
 from netoffload.compiled.arrays import Float64Array, Int64Array, Uint8Array
 from netoffload.config import TOS_COMPRESS
 from netoffload.engine.pack import proof_of
-from netoffload.wire import capability, encapsulation, ethernet, icmp, ipv4, ipv6, offload, tcp, udp, vnet
+from netoffload.wire import capability, encapsulation, ethernet, icmp, ipv4, offload, tcp, udp, vnet
 from netoffload.wire.checksum import internet_checksum
+from tests.shared.formats import (
+    Block,
+    Ethernet,
+    Ipv4,
+    Ipv6,
+    Tcp,
+    Udp,
+    Vnet,
+    emit_block,
+    emit_entries,
+    emit_ethernet,
+    emit_ipv4,
+    emit_ipv6,
+    emit_tcp,
+    emit_udp,
+    emit_vnet,
+    src_port,
+)
 
 ISN: Final = 1000
 PEER_ISN: Final = 5000
@@ -148,7 +166,7 @@ def _blocks(version: int) -> Iterator[bytes]:
         ):
             bursts = codec.oracle.encode(_VALUES[:count], 10).tobytes()
             half = count // 2 // offload.BURST_FLOATS if gso_size else 0
-            block = offload.Block(
+            block = Block(
                 codec=int(codec_id),
                 bound_k=10,
                 head=head,
@@ -160,12 +178,12 @@ def _blocks(version: int) -> Iterator[bytes]:
                 half_bursts=half,
                 half_len=codec.oracle.encode(_VALUES[: offload.BURST_FLOATS * half], 10).size,
             )
-            octets = offload.emit_block(block, src, dst)
+            octets = emit_block(block, src, dst)
             yield _with_vnet(_datagram(version, offload.PROTO_IPCOMP, octets))
             yield _in_udp(version, [octets], 0)
     first, second = (
-        offload.emit_block(
-            offload.Block(
+        emit_block(
+            Block(
                 codec=int(CodecId.NONE),
                 bound_k=10,
                 head=0,
@@ -185,37 +203,33 @@ def _blocks(version: int) -> Iterator[bytes]:
 
 def _in_udp(version: int, blocks: list[bytes], datagram_len: int) -> bytes:
     """Return a frame with a bundle; with one block, a datagram."""
-    payload = encapsulation.emit_entries(blocks, datagram_len)
-    octets = udp.emit_udp(udp.Udp(encapsulation.src_port(SPORT, DPORT), encapsulation.UDP_PORT), payload)
+    payload = emit_entries(blocks, datagram_len)
+    octets = emit_udp(Udp(src_port(SPORT, DPORT), encapsulation.UDP_PORT), payload)
     frame = _datagram(version, udp.PROTO_UDP, octets)
     start = len(frame) - len(octets)
     gso_type = vnet.GSO_UDP_L4 if datagram_len else vnet.GSO_NONE
-    return vnet.emit_vnet(
-        vnet.Vnet(vnet.NEEDS_CSUM, gso_type, start + udp.UDP_LEN, datagram_len, start, udp.UDP_CHECKSUM), frame
-    )
+    return emit_vnet(Vnet(vnet.NEEDS_CSUM, gso_type, start + udp.UDP_LEN, datagram_len, start, udp.UDP_CHECKSUM), frame)
 
 
-def _proved(header: tcp.Tcp) -> bytes:
+def _proved(header: Tcp) -> bytes:
     """Return the TCP header of a block to a peer whose nonce is 0, so that errors about the block count."""
-    octets = bytearray(tcp.emit_tcp(header, b""))
+    octets = bytearray(emit_tcp(header, b""))
     octets[tcp.CHECKSUM : tcp.CHECKSUM + 2] = int(proof_of(0, header.seq)).to_bytes(2, "big")
     return bytes(octets)
 
 
-def _header(
-    flags: int, seq: int, options: bytes = b"", back: bool = False, sport: int = SPORT, ack: int = 1
-) -> tcp.Tcp:
+def _header(flags: int, seq: int, options: bytes = b"", back: bool = False, sport: int = SPORT, ack: int = 1) -> Tcp:
     ports = (DPORT, sport) if back else (sport, DPORT)
-    return tcp.Tcp(*ports, seq=seq, ack=ack, flags=flags, window=500, options=options)
+    return Tcp(*ports, seq=seq, ack=ack, flags=flags, window=500, options=options)
 
 
-def _frame(version: int, header: tcp.Tcp, payload: bytes, tos: int = TOS_COMPRESS, back: bool = False) -> bytes:
-    frame = _datagram(version, tcp.PROTO_TCP, tcp.emit_tcp(header, payload), tos, back)
+def _frame(version: int, header: Tcp, payload: bytes, tos: int = TOS_COMPRESS, back: bool = False) -> bytes:
+    frame = _datagram(version, tcp.PROTO_TCP, emit_tcp(header, payload), tos, back)
     is_large = len(payload) > _MSS
     gso_type = vnet.GSO_TCPV4 if version == 4 else vnet.GSO_TCPV6
     start = len(frame) - len(payload) - tcp.TCP_MIN_LEN - len(header.options)
-    return vnet.emit_vnet(
-        vnet.Vnet(
+    return emit_vnet(
+        Vnet(
             vnet.NEEDS_CSUM,
             gso_type if is_large else vnet.GSO_NONE,
             len(frame) - len(payload),
@@ -230,11 +244,11 @@ def _frame(version: int, header: tcp.Tcp, payload: bytes, tos: int = TOS_COMPRES
 def _datagram(version: int, protocol: int, payload: bytes, tos: int = TOS_COMPRESS, back: bool = False) -> bytes:
     src, dst = _ADDRESSES[version][::-1] if back else _ADDRESSES[version]
     if version == 4:
-        octets = ipv4.emit_ipv4(ipv4.Ipv4(tos, 7, ipv4.FLAG_DF, 64, protocol, src, dst), payload)
-        return ethernet.emit_ethernet(ethernet.Ethernet(_PEER, _HOST, ethernet.ETHERTYPE_IPV4), octets)
-    octets = ipv6.emit_ipv6(ipv6.Ipv6(tos, 5, protocol, 64, src, dst), payload)
-    return ethernet.emit_ethernet(ethernet.Ethernet(_PEER, _HOST, ethernet.ETHERTYPE_IPV6), octets)
+        octets = emit_ipv4(Ipv4(tos, 7, ipv4.FLAG_DF, 64, protocol, src, dst), payload)
+        return emit_ethernet(Ethernet(_PEER, _HOST, ethernet.ETHERTYPE_IPV4), octets)
+    octets = emit_ipv6(Ipv6(tos, 5, protocol, 64, src, dst), payload)
+    return emit_ethernet(Ethernet(_PEER, _HOST, ethernet.ETHERTYPE_IPV6), octets)
 
 
 def _with_vnet(frame: bytes) -> bytes:
-    return vnet.emit_vnet(vnet.Vnet(), frame)
+    return emit_vnet(Vnet(), frame)

@@ -13,9 +13,10 @@ import pytest
 
 from netoffload.devices.netns import in_netns
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.links import TestbedNamespace
 from netoffload.lab.testbed.plan import NodePlan, nic_argv
 from netoffload.lab.testbed.stream import stream
-from netoffload.netlink import Namespace, netns_path
+from netoffload.netlink import netns_path
 from netoffload.netlink.redirect import has_clsact, remove_link
 from netoffload.nic_options import NicProcess
 from netoffload_daemon.bypass import KernelBypass
@@ -176,7 +177,7 @@ def test_what_a_killed_nic_left_is_found_when_a_device_was_made_anew(plain_bed: 
         else:
             namespace.add_tap("t1", 1500, 100)
 
-    with Namespace.open(node.netns) as namespace, contextlib.ExitStack() as stack:
+    with TestbedNamespace.open(node.netns) as namespace, contextlib.ExitStack() as stack:
         before = links_of(node.netns)
         for name in ("w0", "t1"):
             make(name)

@@ -20,10 +20,11 @@ from netoffload.devices.packet import open_packet
 from netoffload.dissect import layers
 from netoffload.lab.testbed import Testbed
 from netoffload.netlink import netns_path
-from netoffload.wire.encapsulation import UDP_PORT, emit_entries, src_port
-from netoffload.wire.vnet import VNET_LEN, Vnet, emit_vnet
+from netoffload.wire.encapsulation import UDP_PORT
+from netoffload.wire.vnet import VNET_LEN
 from tests.netns.programs.both_ways import TAGGED, connected, exchange
 from tests.shared.beds import built, counters, grown
+from tests.shared.formats import Vnet, emit_entries, emit_vnet, src_port
 from tests.soak.events import kill_nic
 
 N0, N1 = "10.98.1.1", "10.98.1.2"

@@ -16,9 +16,11 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from netoffload.devices.packet import open_packet
 from netoffload.errors import NetlinkRefusedError
-from netoffload.netlink import Namespace, netns_exists, netns_inode, redirect, remove_netns
+from netoffload.lab.testbed.links import TestbedNamespace
+from netoffload.netlink import Namespace, netns_exists, netns_path, redirect, remove_netns
 from netoffload.netlink.redirect import has_clsact
-from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
+from tests.shared.beds import link_names
+from tests.shared.formats import Vnet, emit_vnet, parse_vnet
 
 
 @pytest.fixture
@@ -26,6 +28,11 @@ def name() -> Iterator[str]:
     chosen = f"no-t{secrets.token_hex(3)}-x"
     yield chosen
     remove_netns(chosen)
+
+
+def netns_inode(name: str) -> int:
+    """Return the inode that identifies a namespace (``/proc/PID/ns/net`` of its processes has the same one)."""
+    return netns_path(name).stat().st_ino
 
 
 def descriptors() -> int:
@@ -36,7 +43,7 @@ def test_create_open_remove(name: str) -> None:
     own = os.stat("/proc/self/ns/net").st_ino
     with Namespace.create(name) as made:
         assert netns_exists(name)
-        assert made.link_names() == ["lo"]
+        assert link_names(made) == ["lo"]
         inside = made.call(lambda: os.stat("/proc/thread-self/ns/net").st_ino)
         assert inside == netns_inode(name) != own
     with Namespace.open(name) as opened:
@@ -51,7 +58,7 @@ def test_nothing_stays_open(name: str) -> None:
     Namespace.anonymous().close()  # whatever libraries open once
     before = descriptors(), threading.active_count()
     for _ in range(3):
-        with Namespace.create(name) as namespace:
+        with TestbedNamespace.create(name) as namespace:
             namespace.add_veth("v0", "v1", None, 1500)
             namespace.add_tap("t0", 1500, 100)
         remove_netns(name)
@@ -69,7 +76,7 @@ def test_a_taken_name_is_refused_and_kept(name: str) -> None:
 
 
 def test_refusals_are_one_line_of_ours() -> None:
-    with Namespace.anonymous() as namespace:
+    with TestbedNamespace.anonymous() as namespace:
         namespace.add_bridge("br0", 1500)
         with pytest.raises(NetlinkRefusedError, match=r"br0.*exists already"):
             namespace.add_bridge("br0", 1500)
@@ -82,7 +89,7 @@ def test_refusals_are_one_line_of_ours() -> None:
 
 
 def test_what_a_tap_must_be(name: str) -> None:
-    with Namespace.create(name) as namespace:
+    with TestbedNamespace.create(name) as namespace:
         namespace.add_tap("inc0", 9000, 4096)
         shown = subprocess.run(
             ["ip", "-n", name, "-d", "link", "show", "inc0"], capture_output=True, check=True, text=True
@@ -102,7 +109,7 @@ def test_a_namespace_is_silent_and_its_sysctls_are_its_own() -> None:
 
 
 def test_qdiscs_count_what_leaves_and_what_arrives() -> None:
-    with Namespace.anonymous() as namespace, ExitStack() as stack:
+    with TestbedNamespace.anonymous() as namespace, ExitStack() as stack:
         namespace.add_veth("v0", "v1", None, 1500)
         namespace.add_tbf("v0", 10**9, 131072, 4194304)
         namespace.add_pfifo("v1")

@@ -16,8 +16,8 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.devices.packet import open_packet
 from netoffload.lab.testbed import NicSettings, Testbed
 from netoffload.netlink import netns_path
-from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
 from tests.shared.beds import built, counters, drops, flows, grown
+from tests.shared.formats import Vnet, emit_vnet, parse_vnet
 from tests.shared.transfers import transfer
 from tests.soak.events import add_ipv6
 

@@ -15,7 +15,7 @@ from netoffload.lab.testbed.forks import python_argv
 from netoffload.lab.testbed.journal import read_run
 from netoffload.lab.testbed.nics import NIC_IMPORTS
 from netoffload.lab.testbed.plan import NodePlan
-from netoffload.netlink import netns_path
+from netoffload.netlink import Namespace, netns_path
 from tests.shared.commands import CLI, running_nic
 
 END_S = 10
@@ -34,6 +34,12 @@ def output_of(bed: Testbed, node_indices: Sequence[int], argv: Sequence[str], **
     captured: list[bytes] = []
     run_ranks(bed, node_indices, argv, on_stdout=lambda _rank, lines: captured.append(lines), **how)
     return b"".join(captured).decode(errors="replace")
+
+
+def link_names(namespace: Namespace) -> list[str]:
+    """Return the names of all links of a namespace."""
+    links = namespace.request("list its links", lambda links: list(links.get_links()))
+    return [str(link.get_attr("IFLA_IFNAME")) for link in links]
 
 
 def asked(bed: Testbed, node_index: int, command: str) -> dict[str, Any]:

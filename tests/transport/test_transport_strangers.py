@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from netoffload.collectives import barrier
-from netoffload.netlink import Namespace, remove_netns
+from netoffload.netlink import Namespace, index_of, remove_netns
 from netoffload.transport.messages.frames import Frame, Kind
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring import nearby
@@ -123,6 +123,13 @@ def test_a_thousand_idle_strangers_take_no_ranks_descriptors() -> None:
                 near.connect_ex("\0" + doors["name"])
 
 
+def give_address(namespace: Namespace, link: str, address: str) -> None:
+    namespace.request(
+        "give an address",
+        lambda links: links.addr("add", index=index_of(links, link), address=address, prefixlen=24),
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.netns
 def test_from_another_namespace_no_name_is_seen_and_no_hello_is_taken() -> None:
@@ -135,7 +142,7 @@ def test_from_another_namespace_no_name_is_seen_and_no_hello_is_taken() -> None:
         for namespace, link, host in ((here, "v0", 1), (there, "v1", 2)):
             namespace.set_up("lo")
             namespace.set_up(link)
-            namespace.add_address(link, f"10.97.0.{host}", "10.97.0.0/24", "cubic")
+            give_address(namespace, link, f"10.97.0.{host}")
         with guarded("10.97.0.1", netns=first) as doors:
 
             def speak() -> list[str]:

@@ -13,14 +13,32 @@ from scapy.layers.l2 import Ether
 from netoffload.errors import WireError
 from netoffload.wire.capability import Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import crc32c, internet_checksum, ones_sum
-from netoffload.wire.encapsulation import emit_entries, parse_entries
-from netoffload.wire.ethernet import Ethernet, emit_ethernet, parse_ethernet
-from netoffload.wire.ipv4 import Ipv4, emit_ipv4, parse_ipv4
-from netoffload.wire.ipv6 import Ipv6, emit_ipv6, parse_ipv6
-from netoffload.wire.offload import SEGMENT_FLAGS, Block, emit_block, parse_block
-from netoffload.wire.tcp import Tcp, emit_tcp, parse_tcp
-from netoffload.wire.udp import Udp, emit_udp, parse_udp
-from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
+from netoffload.wire.offload import SEGMENT_FLAGS
+from tests.shared.formats import (
+    Block,
+    Ethernet,
+    Ipv4,
+    Ipv6,
+    Tcp,
+    Udp,
+    Vnet,
+    emit_block,
+    emit_entries,
+    emit_ethernet,
+    emit_ipv4,
+    emit_ipv6,
+    emit_tcp,
+    emit_udp,
+    emit_vnet,
+    parse_block,
+    parse_entries,
+    parse_ethernet,
+    parse_ipv4,
+    parse_ipv6,
+    parse_tcp,
+    parse_udp,
+    parse_vnet,
+)
 
 SRC, DST = bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))
 

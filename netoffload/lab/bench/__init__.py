@@ -4,7 +4,7 @@
 (``netoffload.lab.declared``). The class refuses what cannot be measured. Its ``measure`` reports progress through a
 callback. Its ``findings`` are frozen dataclasses, from which the JSON and the tables are made. An experiment compares
 *contenders*, which take turns in *rounds* (``experiment``). It checks each contender's answer before it times it.
-Findings name the versions and the machine (``netoffload.machine.environment``).
+Findings name the versions and the machine (``netoffload.lab.machine``).
 
 ===============  ======================================================================================================
 experiment       what it measures

@@ -31,15 +31,17 @@ from netoffload.collectives.samples import read_gradients
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
-from netoffload.config import Offload, check_bound_k, format_ms, format_rate, parse_rate_bps
+from netoffload.config import Offload, check_bound_k, format_rate
 from netoffload.errors import UsageError
 from netoffload.lab.bench.compressors import SHORTEST_S, quality, speeds
 from netoffload.lab.bench.settings import AdviseSettings
 from netoffload.lab.declared import AllOrNothing, Finding, Progress, Table, mega, milli
+from netoffload.lab.machine import cpu_model
 from netoffload.lab.models import advice
 from netoffload.lab.models.advice import Coding, Network, Prediction, Workload
 from netoffload.lab.models.exchange import ring_delays_s
-from netoffload.machine.environment import cpu_model, versions
+from netoffload.lab.units import format_ms, parse_rate_bps
+from netoffload.machine.environment import versions
 from netoffload.methods.scales import codec_rms, exponent_for, root_mean_square
 from netoffload.transport import Settings, TcpExchange
 from netoffload.transport.local_ranks import run_tcp

@@ -32,6 +32,7 @@ from netoffload.lab.declared import Finding, Progress, Table, mega, numbers, rat
 from netoffload.lab.models.exchange import least_s
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
 from netoffload.lab.testbed.nics import NIC_IMPORTS
+from netoffload.lab.units import format_ms, parse_rate_bps
 
 UNTIMED_CALLS: Final = 2
 """Calls before the timed ones: one is checked, one warms up."""
@@ -94,7 +95,7 @@ class Findings(Finding):
         cells = []
         for what in dict.fromkeys(row.what for row in results):
             medians_s = [row.median_s for row in results if row.what == what]
-            cells.append([what, *map(config.format_ms, medians_s), f"{medians_s[-1] / medians_s[0]:.2f}x"])
+            cells.append([what, *map(format_ms, medians_s), f"{medians_s[-1] / medians_s[0]:.2f}x"])
         headings = numbers(*(f"{count} nodes" for count in self.configuration["nodes"]), "growth")
         caption = "median in ms; growth from first to last"
         return Table(title, [words("what"), *headings], cells, caption)
@@ -106,7 +107,7 @@ class Allreduce:
     def __init__(self, asked: AllreduceSettings) -> None:
         self._asked, self._names = asked, asked.what or installed() or DEFAULT
         self._sizes_octets = tuple(map(parse_vector_octets, asked.size))
-        self._rate_bps = config.parse_rate_bps(asked.rate)
+        self._rate_bps = parse_rate_bps(asked.rate)
         self._nic = NicSettings(asked.codec, asked.bound, asked.packing)
         self._beds = [TestbedSettings(nodes, self._rate_bps, asked.mtu, self._nic) for nodes in asked.nodes]
         self._rank_arguments = ["--rate", asked.rate, *rank_words(asked, ALLREDUCE_ARGUMENTS)]

@@ -40,8 +40,9 @@ from netoffload.lab.bench.compressors import HDC, gradients_of_hdc
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import CodecSettings, parse_vector_octets
 from netoffload.lab.declared import Column, Finding, Progress, Table, percent, words
+from netoffload.lab.machine import cpu_model
 from netoffload.lab.reports import Panel, Series, draw_panels
-from netoffload.machine.environment import cpu_model, versions
+from netoffload.machine.environment import versions
 
 GAUSSIANS: Final = ("gaussian:0.001", "gaussian:0.01", "gaussian:0.1")
 SAMPLE_OCTETS: Final = 4_000_000

@@ -31,7 +31,8 @@ from netoffload.errors import UsageError
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import CompressorsSettings, parse_vector_octets
 from netoffload.lab.declared import AllOrNothing, Column, Finding, Progress, Table, words
-from netoffload.machine.environment import cpu_model, versions
+from netoffload.lab.machine import cpu_model
+from netoffload.machine.environment import versions
 
 HDC: Final = "hdc"
 """Name of the vectors that this process gets by training HDC."""

@@ -15,12 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from netoffload.config import check_bound_k, check_choice, parse_rate_bps
+from netoffload.config import check_bound_k, check_choice
 from netoffload.errors import UsageError
 from netoffload.lab.bench.jobs import DDP_HOOKS, DdpRecord, DdpResult, check_nodes, record_of_ranks
 from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS
 from netoffload.lab.bench.settings import DdpSettings, training_of
 from netoffload.lab.declared import Finding, Progress, Table, rates
+from netoffload.lab.machine import cpu_model
 from netoffload.lab.reports import draw_rows
 from netoffload.lab.results import write_file
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
@@ -28,7 +29,7 @@ from netoffload.lab.training import data
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import save
 from netoffload.lab.training.run import time_limit_s
-from netoffload.machine.environment import cpu_model
+from netoffload.lab.units import parse_rate_bps
 
 REFERENCE: Final = "fp16"
 """The contender whose octets all others are compared with: the fewest that torch's own hooks send reliably."""

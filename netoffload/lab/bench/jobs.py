@@ -13,9 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
-from netoffload.config import ENV_OFFLOAD, Offload, format_ms
+from netoffload.config import ENV_OFFLOAD, Offload
 from netoffload.errors import UsageError
 from netoffload.lab.declared import Column, Finding, words, words_of
+from netoffload.lab.units import format_ms
 
 if TYPE_CHECKING:
     from netoffload.lab.testbed import Testbed

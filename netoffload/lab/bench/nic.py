@@ -27,17 +27,19 @@ import numpy as np
 
 from netoffload.codec import get
 from netoffload.collectives.samples import gradients_from
-from netoffload.config import check_choice, format_rate, parse_rate_bps
+from netoffload.config import check_choice, format_rate
 from netoffload.errors import NetOffloadError, RunError
 from netoffload.lab.bench import vpn_peers
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import PEERS_ALL, PEERS_NONE, NicBenchSettings, listed, parse_vector_octets
 from netoffload.lab.declared import Column, Finding, Progress, Table, words
+from netoffload.lab.machine import cpu_model
 from netoffload.lab.results import Spread
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, nics, prepared_ranks
 from netoffload.lab.testbed.build import check_root
 from netoffload.lab.testbed.stream import Payload, StreamResult, round_trips_us, run_stream, write_payload
-from netoffload.machine.environment import cpu_model, system_versions
+from netoffload.lab.units import parse_rate_bps
+from netoffload.machine.environment import system_versions
 
 BLOCK_OCTETS: Final = 4 * 1024 * 1024
 """Length of the block that streams repeat: too long for a compressor of frames to notice, short for the cache."""

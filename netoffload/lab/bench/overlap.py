@@ -26,6 +26,7 @@ from netoffload.lab.bench.settings import OverlapSettings, parse_vector_octets
 from netoffload.lab.declared import AllOrNothing, Progress, Table, mega, rates
 from netoffload.lab.models.exchange import least_s
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
+from netoffload.lab.units import parse_rate_bps
 
 STEPS_PER_ROUND: Final = 6
 """Step times per round: one step computes, one communicates, two do both; the rest is for the warm-up."""
@@ -53,7 +54,7 @@ class Overlap(AllOrNothing[Findings]):
     """One job of ranks that times every kind of computation."""
 
     def __init__(self, asked: OverlapSettings) -> None:
-        rate_bps, octets = config.parse_rate_bps(asked.rate), parse_vector_octets(asked.size)
+        rate_bps, octets = parse_rate_bps(asked.rate), parse_vector_octets(asked.size)
         nic = NicSettings(asked.codec, asked.bound) if asked.nic else None
         self._bed = TestbedSettings(asked.nodes, rate_bps, nic=nic)
         for kind in asked.compute:

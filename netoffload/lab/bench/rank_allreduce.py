@@ -38,7 +38,6 @@ from netoffload.config import (
     ENV_METER,
     ENV_OFFLOAD,
     check_bound_k,
-    parse_rate_bps,
     parse_size_octets,
 )
 from netoffload.control import request
@@ -49,6 +48,7 @@ from netoffload.lab.declared import Finding, Table, add_arguments
 from netoffload.lab.models.exchange import least_s
 from netoffload.lab.testbed.build import octets_on_wires
 from netoffload.lab.testbed.processes import process_cpu_s
+from netoffload.lab.units import parse_rate_bps
 from netoffload.machine.environment import system_versions
 from netoffload_mpi import MPI, CompComm
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from netoffload.cli.app import app, console, notes, progress_bar, told_anyway
-from netoffload.cli.grouped import Group, with_groups
+from netoffload.cli.app import app, console, notes, progress_bar
 from netoffload.lab.bench.settings import EXPERIMENTS, AdviseSettings
-from netoffload.lab.cli.figures import drawn
+from netoffload.lab.cli.figures import drawn, report_on_exit
+from netoffload.lab.cli.grouped import Group, with_groups
 from netoffload.lab.declared import Experiment, Finding, Settings, Table
 from netoffload.lab.models.settings import MODELS
 
@@ -85,7 +85,7 @@ def run(experiment: Experiment[Finding], *, as_json: bool) -> None:
         for remark in found.remarks():
             notes.print(remark, highlight=False, markup=False)
 
-    with told_anyway(tell), progress_bar() as progress:
+    with report_on_exit(tell), progress_bar() as progress:
         experiment.measure(progress)
 
 

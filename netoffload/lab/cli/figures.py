@@ -1,10 +1,14 @@
-"""Declared tables in a terminal."""
+"""What commands find, in a terminal: declared tables, and what is there when an error or a signal ends a command."""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
 
 from rich import box
 from rich.table import Table
 
+from netoffload.cli.app import Interrupted
 from netoffload.lab import declared
 
 
@@ -20,3 +24,17 @@ def drawn(of: declared.Table) -> Table:
     for row in of.rows:
         made.add_row(*row)
     return made
+
+
+@contextlib.contextmanager
+def report_on_exit(report: Callable[[str | None], None]) -> Iterator[None]:
+    """Call ``report`` once after the body: with None, or with the reason why an error or a signal ended it early."""
+    try:
+        yield
+    except Interrupted:
+        report("interrupted")
+        raise
+    except Exception as error:
+        report(str(error) or type(error).__name__)
+        raise
+    report(None)

@@ -7,6 +7,7 @@ of its control socket.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.control import NicControl
-from netoffload.errors import UsageError
+from netoffload.errors import SystemRefusedError, UsageError
 from netoffload.lab.testbed.build import find_run
 from netoffload.lab.testbed.journal import list_runs, plan_of_run
 from netoffload.lab.testbed.launch import find_mpiexec, find_openmpi
+from netoffload.lab.testbed.links import TestbedNamespace
 from netoffload.lab.testbed.plan import RUN_ID
 from netoffload.lab.testbed.processes import find_program
-from netoffload.machine.doctor import Check, check
+from netoffload.machine.doctor import Check, check, try_out
 
 _RUN_AND_NODE: Final = re.compile(rf"{RUN_ID.pattern}/n\d+")
 
@@ -67,3 +69,23 @@ def checks() -> Iterator[Check]:
     stale = [run.run_id for run in runs if run.is_stale]
     detail = f"{len(runs)} up" + (f", owner gone: {', '.join(stale)}" if stale else "")
     yield check("runs", not stale, detail, "netoffload down " + " ".join(stale), required=False)
+    with contextlib.suppress(SystemRefusedError):  # no network namespaces, as the product's check says
+        yield from _links()
+
+
+def _links() -> Iterator[Check]:
+    """Try the kernel objects of testbeds in a namespace without a name."""
+    with TestbedNamespace.anonymous() as namespace:
+        namespace.add_veth("v0", "v1", None, 1500)
+        yield try_out("bridge", lambda: namespace.add_bridge("br0", 1500), "needs CONFIG_BRIDGE (modprobe bridge)")
+        yield try_out("tbf", lambda: namespace.add_tbf("v0", 10**9, 131072, 4194304), "needs CONFIG_NET_SCH_TBF")
+        yield try_out(
+            "u32 filter", lambda: namespace.add_ingress_counter("v0"), "needs CONFIG_NET_CLS_U32: counts frames"
+        )
+
+        def give_route() -> None:
+            for name in ("v0", "v1"):
+                namespace.set_up(name)
+            namespace.add_address("v0", "10.98.1.1", "10.98.1.0/24", "cubic")
+
+        yield try_out("cubic by route", give_route, "needs CONFIG_TCP_CONG_CUBIC (modprobe tcp_cubic)")

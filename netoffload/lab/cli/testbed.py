@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 import typer
 
 from netoffload import config
-from netoffload.cli.app import app, console, notes, phases
-from netoffload.cli.nic_parameters import flags_of, shows_nic_options
+from netoffload.cli.app import app, console, notes
+from netoffload.compiled.progress import COMPILING
 from netoffload.errors import UsageError
 from netoffload.lab.cli.figures import drawn
+from netoffload.lab.cli.nic_parameters import flags_of, shows_nic_options
 from netoffload.lab.declared import Table, numbers, rates, words
 from netoffload.nic_options import NicSettings
 
@@ -56,6 +57,20 @@ Offload = Annotated[
 
 BUILD_OPTIONS: Final = {"rate": "--rate", **flags_of("run"), "mtu": "--mtu", "no_nic": "--no-nic"}
 """Parameters of ``run`` that describe the testbed it builds, and their flags."""
+
+
+@contextlib.contextmanager
+def phases(first: str) -> Iterator[Callable[[str], None]]:
+    """Show the current step, given to the function, on a line; without a terminal, write only what takes minutes."""
+
+    def say(phrase: str) -> None:
+        line.update(phrase)
+        if phrase.startswith(COMPILING) and not notes.is_terminal:
+            notes.print(phrase, highlight=False, markup=False, soft_wrap=True)
+
+    with notes.status("") as line:
+        say(first)
+        yield say
 
 
 @app.command()

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from netoffload import config
-from netoffload.cli.app import app, console, notes, told_anyway
-from netoffload.cli.nic_parameters import shows_nic_options
+from netoffload.cli.app import app, console, notes
 from netoffload.errors import UsageError
 from netoffload.lab import results
 from netoffload.lab.bench.settings import (
@@ -26,6 +25,8 @@ from netoffload.lab.bench.settings import (
     training_of,
 )
 from netoffload.lab.cli.bench import shows_settings
+from netoffload.lab.cli.figures import report_on_exit
+from netoffload.lab.cli.nic_parameters import shows_nic_options
 from netoffload.lab.cli.report import print_summary
 from netoffload.lab.cli.training_runs import (
     Found,
@@ -193,7 +194,7 @@ def train(*, asked: TrainOptions, nic: NicSettings, show_list: ShowList = False,
     if asked.out is not None:
         results.check_writable(asked.out)
     # Every option has been checked: importing torch takes seconds.
-    with prepared(asked.model), told_anyway(lambda reason: tell(found, reason, as_json=as_json)):
+    with prepared(asked.model), report_on_exit(lambda reason: tell(found, reason, as_json=as_json)):
         run_series(runs, testbed, found, asked.out, outputs, baselines=asked.baselines)
 
 
@@ -248,7 +249,7 @@ def demo(*, asked: DemoOptions, nic: NicSettings, as_json: AsJson = False) -> No
             print_missing(found.missing(reason))
         notes.print(f"figure, table, summary.json and records are in {out}", highlight=False)
 
-    with prepared(), _folder(out), told_anyway(tell_and_draw):
+    with prepared(), _folder(out), report_on_exit(tell_and_draw):
         run_series(runs, settings, found, out / RECORDS_FILE, anew=True, baselines=asked.baselines)
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from netoffload import config
 from netoffload.cli.app import console, need, notes, progress_bar
 from netoffload.errors import NetOffloadError
 from netoffload.lab import results
 from netoffload.lab.cli.report import print_summary
 from netoffload.lab.training.data_spec import SYNTHETIC
+from netoffload.lab.units import parse_rate_bps
 from netoffload.nic_options import NicSettings
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def testbed_settings(runs: Sequence[TrainSettings], rate: str, nic: NicSettings,
     from netoffload.lab.testbed import TestbedSettings
 
     nodes = max(run.ranks for run in runs)
-    return TestbedSettings(nodes=nodes, rate_bps=config.parse_rate_bps(rate), mtu=mtu, nic=nic)
+    return TestbedSettings(nodes=nodes, rate_bps=parse_rate_bps(rate), mtu=mtu, nic=nic)
 
 
 def run_series(

@@ -10,8 +10,10 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import console, notes
-from netoffload.cli.codec_options import Bound, NicCodec
-from netoffload.cli.verify import MISMATCH, AsJson, shown_progress, verify_app
+from netoffload.cli.verify import CODEC_NAMES, MISMATCH, AsJson, Bound, shown_progress, verify_app
+from netoffload.lab.units import parse_rate_bps
+
+NicCodec = Annotated[str, typer.Option(help=f"Codec of the NICs: {CODEC_NAMES}.")]
 
 
 @verify_app.command("stream")
@@ -42,7 +44,7 @@ def verify_stream(
 
     octets = config.parse_size_octets(size)
     nic = NicSettings(codec, bound, host=host, faults=fault, threads=threads)
-    rate_bps = None if rate is None else config.parse_rate_bps(rate)
+    rate_bps = None if rate is None else parse_rate_bps(rate)
     with contextlib.ExitStack() as stack:
         with notes.status("building") as line:
             plan = make_plan(TestbedSettings(2, rate_bps, nic=nic), new_run_id())

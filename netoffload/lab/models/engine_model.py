@@ -11,11 +11,11 @@ import numpy as np
 
 from netoffload.collectives.samples import gradient_of, parse_sigma
 from netoffload.compiled.arrays import Float32Array
-from netoffload.config import parse_clock_hz
 from netoffload.errors import UsageError
 from netoffload.lab.declared import AllOrNothing, Column, Finding, Progress, Table, mega, words
 from netoffload.lab.models import hardware
 from netoffload.lab.models.settings import EngineSettings
+from netoffload.lab.units import parse_clock_hz
 
 LINES_BPS: Final = (10_000_000_000, 25_000_000_000, 100_000_000_000)
 """Ethernet links that an engine is compared with."""

@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
-from netoffload.config import format_rate, parse_clock_hz, parse_size_octets
+from netoffload.config import format_rate, parse_size_octets
 from netoffload.lab.declared import Column, Finding, Progress, Table, left_out, words
 from netoffload.lab.models.exchange import (
     WAYS,
@@ -26,6 +26,7 @@ from netoffload.lab.models.hardware import BEAT_BITS
 from netoffload.lab.models.settings import ScalingSettings, node_counts, rates_bps
 from netoffload.lab.models.simulation import Checked, checked
 from netoffload.lab.reports import Panel, Series, draw_panels
+from netoffload.lab.units import parse_clock_hz
 
 
 @dataclass(frozen=True)

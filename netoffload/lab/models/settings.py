@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 from netoffload import config
 from netoffload.errors import UsageError
 from netoffload.lab.declared import Settings, setting
+from netoffload.lab.units import parse_rate_bps
 
 RATES_MBPS: Final = (10, 100, 1000, 2500, 10_000, 25_000, 40_000, 100_000, 400_000, 800_000)
 """Rates of Ethernet."""
@@ -93,7 +94,7 @@ def rates_bps(text: str) -> tuple[int, ...]:
     """Return the rates of ``1gbit..400gbit`` (both ends, and Ethernet's between), or of ``1gbit,10gbit``."""
     first, dots, last = text.partition("..")
     if not dots:
-        return tuple(config.parse_rate_bps(word, MOST_GBIT) for word in text.split(","))
-    least, most = config.parse_rate_bps(first, MOST_GBIT), config.parse_rate_bps(last, MOST_GBIT)
+        return tuple(parse_rate_bps(word, MOST_GBIT) for word in text.split(","))
+    least, most = parse_rate_bps(first, MOST_GBIT), parse_rate_bps(last, MOST_GBIT)
     between = (10**6 * mbps for mbps in RATES_MBPS)
     return tuple(dict.fromkeys((least, *(rate for rate in between if least < rate < most), most)))

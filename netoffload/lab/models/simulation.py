@@ -9,6 +9,7 @@ formula of ``netoffload.lab.models.exchange``, so it checks them.
 from __future__ import annotations
 
 import heapq
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
@@ -82,11 +83,12 @@ def nic_octets(octets: int) -> int:
 
 def _on_wire(frame: bytes) -> int:
     """Return the octets of a frame on the wire; each segment of a bundle has its own headers."""
-    offload, inner = vnet.parse_vnet(frame)
-    if not offload.gso_size:
-        return len(inner)
-    segments = -(-(len(inner) - offload.hdr_len) // offload.gso_size)
-    return len(inner) + (segments - 1) * offload.hdr_len
+    hdr_len, gso_size = struct.unpack_from("=HH", frame, vnet.HDR_LEN)
+    inner_len = len(frame) - vnet.VNET_LEN
+    if not gso_size:
+        return inner_len
+    segments = -(-(inner_len - hdr_len) // gso_size)
+    return int(inner_len + (segments - 1) * hdr_len)
 
 
 def rings_of_rings(link: Link, groups: int, members: int, octets: int) -> float:

@@ -12,9 +12,10 @@ from typing import Final
 
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.lab import results
+from netoffload.lab.machine import commit, cpu_model
 from netoffload.lab.papers.item import HOW_TO_GET, Item, Setting, Step
 from netoffload.lab.results import StepRecord
-from netoffload.machine.environment import commit, cpu_model, system_versions
+from netoffload.machine.environment import system_versions
 
 QUICK: Final = "quick"
 FULL: Final = "full"

@@ -8,12 +8,12 @@ One node, with its NIC (left) and without (right)::
          │                                                             │
     no-<run>-sw   ═══ p0 (veth end, tbf) ═══ br0 (bridge) ═══ p1 ══════╯
 
-``plan`` names everything and does no I/O. ``journal`` records each object before ``build`` makes it. ``build`` needs
-only the journal to take everything down, measures the wires' real rate, and serves the wires' counters to programs on
-the nodes. ``processes`` tells our processes from others. ``nics`` starts one NIC process per node, and restarts it.
-``stream_end`` is the one program at the ends of streams; ``stream`` runs a stream or a ping-pong between two nodes and
-compares every value. ``launch`` runs one rank per node, by two MPIs or torchrun. With ``forks`` ranks and NICs start
-with their imports done.
+``plan`` names everything and does no I/O. ``journal`` records each object before ``build`` makes it with ``links``, the
+kernel's links and queues. ``build`` needs only the journal to take everything down, measures the wires' real rate, and
+serves the wires' counters to programs on the nodes. ``processes`` tells our processes from others. ``nics`` starts one
+NIC process per node, and restarts it. ``stream_end`` is the one program at the ends of streams; ``stream`` runs a
+stream or a ping-pong between two nodes and compares every value. ``launch`` runs one rank per node, by two MPIs or
+torchrun. With ``forks`` ranks and NICs start with their imports done.
 """
 
 from netoffload.lab.testbed.build import Testbed, WireCounters, down, find_run, metered, reap_stale

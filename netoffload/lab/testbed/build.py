@@ -40,6 +40,7 @@ from netoffload.control import ControlServer, request
 from netoffload.errors import SystemRefusedError, TestbedError, UsageError
 from netoffload.lab.testbed import nics
 from netoffload.lab.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_ready, read_run
+from netoffload.lab.testbed.links import TestbedNamespace
 from netoffload.lab.testbed.plan import (
     GSO_FRAME_OCTETS_MAX,
     HOST_DEVICE,
@@ -52,7 +53,6 @@ from netoffload.lab.testbed.plan import (
 )
 from netoffload.lab.testbed.processes import end, find_program, marked
 from netoffload.lab.testbed.stream_end import End
-from netoffload.netlink import Namespace
 
 CONGESTION_CONTROL: Final = "cubic"
 """Congestion control of all nodes: the host's default may be BBR, which a namespace cannot change."""
@@ -121,7 +121,7 @@ class Testbed:
         self._progress: Callable[[str], None] = progress or (lambda _phrase: None)
         self._undone_on_exit = True
         self._built = False
-        self._namespaces: dict[str, Namespace] = {}
+        self._namespaces: dict[str, TestbedNamespace] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -246,7 +246,7 @@ class Testbed:
     def _build_network(self, journal: Journal) -> None:
         for name in self.plan.netns_names:
             journal.append("netns", name=name)
-            self._namespaces[name] = Namespace.create(name)
+            self._namespaces[name] = TestbedNamespace.create(name)
         switch = self._namespaces[self.plan.switch_netns]
         switch.add_bridge(self.plan.bridge, self.plan.settings.mtu)
         switch.set_up(self.plan.bridge)
@@ -254,7 +254,7 @@ class Testbed:
             self._build_node(switch, node)
         self._write_hosts()
 
-    def _build_node(self, switch: Namespace, node: NodePlan) -> None:
+    def _build_node(self, switch: TestbedNamespace, node: NodePlan) -> None:
         mtu, nic = self.plan.settings.mtu, self.plan.settings.nic
         host, wire = self._namespaces[node.netns], self._namespaces[node.wire_netns]
         for key, value in NODE_SYSCTLS.items():
@@ -282,10 +282,10 @@ class Testbed:
         except OSError as error:
             raise TestbedError(f"cannot write {self.plan.hosts_path}: {error.strerror}") from error
 
-    def _namespace(self, name: str) -> Namespace:
+    def _namespace(self, name: str) -> TestbedNamespace:
         with self._lock:
             if name not in self._namespaces:
-                self._namespaces[name] = Namespace.open(name)
+                self._namespaces[name] = TestbedNamespace.open(name)
             return self._namespaces[name]
 
     def _close(self) -> None:
@@ -499,7 +499,7 @@ def metered(bed: Testbed) -> Iterator[Path]:
         yield path
 
 
-def _shape(namespace: Namespace, device: str, shape: Shape | None) -> None:
+def _shape(namespace: TestbedNamespace, device: str, shape: Shape | None) -> None:
     if shape is None:
         namespace.add_pfifo(device)
     else:

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from netoffload.config import format_rate, parse_rate_bps
+from netoffload.config import format_rate
 from netoffload.errors import UsageError
-from netoffload.netlink import TBF_RATE_BPS_MAX, netns_path
+from netoffload.lab.testbed.links import TBF_RATE_BPS_MAX
+from netoffload.lab.units import parse_rate_bps
+from netoffload.netlink import netns_path
 from netoffload.nic_options import NicProcess, NicSettings
 
 STATE_DIR_DEFAULT: Final = Path("/run/netoffload")

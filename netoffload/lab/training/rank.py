@@ -25,6 +25,7 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.programs import end_at_once
 from netoffload.config import Offload
 from netoffload.errors import NetOffloadError, UsageError
+from netoffload.lab.machine import cpu_model
 from netoffload.lab.results import ClassCounts, Learning, Versions, read_file, write_file
 from netoffload.lab.training.capture import Board, Kept
 from netoffload.lab.training.config import RankJob
@@ -33,7 +34,6 @@ from netoffload.lab.training.loop import RankRun, warm_up
 from netoffload.lab.training.memory import peak_memory_octets
 from netoffload.lab.training.outcome import Coded, RankOutcome, read_meter, traffic_between
 from netoffload.lab.training.replica import Watch
-from netoffload.machine.environment import cpu_model
 from netoffload.transport import Lane
 from netoffload_mpi import MPI, CompComm
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from netoffload.errors import UsageError
 from netoffload.lab.testbed import LinkRate, NicSettings, TestbedSettings, make_plan, new_run_id, parse_links
+from netoffload.lab.testbed.links import TBF_RATE_BPS_MAX
 from netoffload.lab.testbed.plan import (
     GSO_FRAME_OCTETS_MAX,
     MTU_MAX,
@@ -20,7 +21,6 @@ from netoffload.lab.testbed.plan import (
     nic_argv,
     settings_from_json,
 )
-from netoffload.netlink import TBF_RATE_BPS_MAX
 
 ROOT = Path("/run/netoffload")
 IFNAMSIZ = 16  # linux/if.h; the last octet is zero

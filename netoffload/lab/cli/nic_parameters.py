@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from netoffload.cli.grouped import parameter, with_groups
+from netoffload.lab.cli.grouped import parameter, with_groups
 from netoffload.nic_options import NicSettings, Option, options_of, types_of
 
 
