@@ -3,6 +3,7 @@
 This is the specification, so it is kept simple: Python integers build the burst format, one burst at a time.
 """
 
+import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -282,25 +283,25 @@ def unpack_exact(payload: Uint8Array, count: int) -> Float32Array:
 
 def _exact_groups(payload: Uint8Array, count: int) -> Iterator[tuple[bool, list[int]]]:
     """Yield groups: whether they are of bf16, and their words."""
-    octets = iter(payload.tobytes())
+    octets = io.BytesIO(payload.tobytes())
     while count > 0:
-        try:
-            is_bf16, words = _exact_words(octets, count)
-        except (StopIteration, RuntimeError) as error:  # inside a generator StopIteration becomes RuntimeError
-            raise CodecError("payload ends inside a group") from error
+        is_bf16, words = _exact_words(octets, count)
         yield is_bf16, words
         count -= len(words)
-    if next(octets, None) is not None:
+    if octets.read(1):
         raise CodecError("masks and length contradict each other")
 
 
-def _exact_words(octets: Iterator[int], left: int) -> tuple[bool, list[int]]:
+def _exact_words(octets: io.BytesIO, left: int) -> tuple[bool, list[int]]:
     """Read a group; return whether it is of bf16, and its words, ``left`` at most."""
 
     def take(count: int) -> bytes:
-        return bytes(next(octets) for _ in range(count))
+        taken = octets.read(count)
+        if len(taken) < count:
+            raise CodecError("payload ends inside a group")
+        return taken
 
-    head = next(octets)
+    head = take(1)[0]
     kind, form, has_mask, width = head >> 6, head >> 4 & 3, head >> 3 & 1, head & 7
     bits = 16 if form == 2 else 32
     values = 2 * min(left, 32) if form == 2 else min(left, 64)
@@ -309,7 +310,7 @@ def _exact_words(octets: Iterator[int], left: int) -> tuple[bool, list[int]]:
     if kind < 2:
         raw = take(values * bits // 8) if kind else bytes(values * bits // 8)
         return form == 2, np.frombuffer(raw, np.uint32).tolist()
-    top = next(octets)
+    top = take(1)[0]
 
     def flags(count: int) -> list[int]:
         return np.unpackbits(np.frombuffer(take((count + 7) // 8), np.uint8), bitorder="little")[:count].tolist()
@@ -320,10 +321,13 @@ def _exact_words(octets: Iterator[int], left: int) -> tuple[bool, list[int]]:
         raise CodecError("a group with a mask has no value that is not 0")
     planes = [flags(count) for _ in range(width)]
     distances = [sum(plane[i] << bit for bit, plane in enumerate(planes)) for i in range(count)]
-    exponents = [next(octets) if width and d == 2**width - 1 else top - d & 0xFF for d in distances]
-    rest_bits = 24 if form == 0 else 8
-    rests = (int.from_bytes(take(rest_bits // 8), "little") for _ in range(count))
-    coded = [exponent << rest_bits | rest for exponent, rest in zip(exponents, rests, strict=True)]
+    exponents = [take(1)[0] if width and d == 2**width - 1 else top - d & 0xFF for d in distances]
+    rest_len = 3 if form == 0 else 1
+    rests, rest_bits = take(rest_len * count), 8 * rest_len
+    coded = [
+        exponent << rest_bits | int.from_bytes(rests[rest_len * i : rest_len * (i + 1)], "little")
+        for i, exponent in enumerate(exponents)
+    ]
     rotated = iter([(value >> 1 | (value & 1) << rest_bits + 7) << (16 if form == 1 else 0) for value in coded])
     result = np.array([next(rotated) if one else 0 for one in there], np.uint16 if bits == 16 else np.uint32)
     return form == 2, result.view(np.uint32).tolist()
