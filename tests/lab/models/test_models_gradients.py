@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from netoffload.collectives.samples import gradient_of, gradients_from
+from netoffload.collectives.samples import gradient_of
 from netoffload.errors import UsageError
+from netoffload.lab.models.gradients import gradients_from, parse_sigma
 
 
 def test_a_distribution_is_that_of_its_seed() -> None:
@@ -44,3 +45,10 @@ def test_a_file_of_other_numbers_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "g.npy", np.arange(3))
     with pytest.raises(UsageError, match=r"not a \.npy file of float32"):
         gradients_from(str(tmp_path / "g.npy"), 1)
+
+
+def test_sigma_is_read_or_refused() -> None:
+    assert parse_sigma("gaussian:0.002") == 0.002
+    for wrong in ("gaussian", "gaussian:", "gaussian:x", "gaussian:0", "gaussian:2", "gaussian:nan", "laplace:0.1", ""):
+        with pytest.raises(UsageError, match="write gaussian"):
+            parse_sigma(wrong)
