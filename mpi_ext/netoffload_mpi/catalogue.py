@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, NamedTuple, ParamSpec, cast
+from typing import Any, Concatenate, ParamSpec, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -28,10 +28,8 @@ from netoffload.collectives import (
     broadcast,
     gather,
     hierarchical_allreduce,
-    is_short,
     reduce,
     ring_allgather,
-    ring_allreduce,
     ring_reduce_scatter,
     scatter,
 )
@@ -61,24 +59,6 @@ ALGORITHMS = ("ring", "hierarchical", "wa", "mpi")
 """Algorithms of an allreduce: one ring; rings of rings; an aggregator; plain MPI, uncompressed."""
 
 
-class AllreduceOptions(NamedTuple):
-    """How an allreduce is done; ``CompComm.Allreduce_comp`` describes the fields."""
-
-    algorithm: str = "ring"
-    groups: Groups | None = None
-    top: str = "ring"
-    average: bool = False
-    tagged: bool = True
-
-    @property
-    def lanes(self) -> tuple[Lane, ...]:
-        """The lanes that carry data; what an aggregator sends down is untagged."""
-        if not self.tagged:
-            return (Lane.UNTAGGED,)
-        has_aggregator = self.algorithm == "wa" or (self.algorithm == "hierarchical" and self.top == "wa")
-        return (Lane.TAGGED, Lane.UNTAGGED) if has_aggregator else (Lane.TAGGED,)
-
-
 def plan_allreduce(
     place: Place,
     sendbuf: Any,
@@ -105,72 +85,73 @@ def plan_allreduce(
         top: for ``hierarchical``: how the groups' sums are added, ``ring`` or ``wa``.
         average: divide the sum by the number of ranks.
     """
-    return _plan_allreduce(place, sendbuf, recvbuf, op, AllreduceOptions(algorithm, groups, top, average))
-
-
-def plan_allreduce_ring(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Plan:
-    """Do :meth:`Allreduce_comp` untagged: the uncompressed baseline, exact float32."""
-    return _plan_allreduce(place, sendbuf, recvbuf, op, AllreduceOptions(tagged=False))
-
-
-def _plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, options: AllreduceOptions) -> Plan:
     operation = operation_of(op)
-    check_choice("algorithm", options.algorithm, ALGORITHMS)
-    if options.average and operation is not Operation.SUM:
+    check_choice("algorithm", algorithm, ALGORITHMS)
+    if average and operation is not Operation.SUM:
         raise UsageError("average=True goes with MPI.SUM only")
     values, half = numbers(recvbuf, writable=True)
     source = source_of(sendbuf, values, half)
 
     def reduce_floats(plane: MpiPlane, source: Float32Array | None, values: Float32Array) -> None:
-        if options.algorithm == "ring" and is_short(values.size, place.size):
-            call = plane.short_allreduce(values.size, operation, tagged=options.tagged)
-            call(values if source is None else source, values)
+        exchange = plane.exchange
+        if algorithm == "ring":
+            plane.allreduce(values, operation, tagged=True, source=source)
         else:
             copy(values, source)
-            _allreduce(plane, values, op, options)
-        if options.average:
+        if algorithm == "hierarchical":
+            hierarchical_allreduce(
+                exchange,
+                values,
+                plane.groups() if groups is None else groups,
+                tagged=True,
+                top=top,
+                operation=operation,
+                quantise=plane.quantise,
+                chunk_floats=plane.chunk_floats(),
+            )
+        elif algorithm == "wa":
+            aggregator_allreduce(exchange, values, tagged=True, operation=operation)
+        elif algorithm == "mpi":
+            with met(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation)):
+                plane.mpi.Allreduce(MPI.IN_PLACE, [values, MPI.FLOAT], op)
+        if average:
             np.divide(values, np.float32(place.size), out=values)
 
     def reduce_halves(plane: MpiPlane, half: Half, halves: Uint16Array) -> None:
         copy(values, source)
-        if options.algorithm == "ring" and (plane.keeps_bits or not options.tagged):
-            divisor = place.size if options.average else 1
-            plane.allreduce_halves(halves, half, operation, tagged=options.tagged, divisor=divisor)
+        if algorithm == "ring" and plane.keeps_bits:
+            divisor = place.size if average else 1
+            plane.allreduce_halves(halves, half, operation, tagged=True, divisor=divisor)
             return
         wide = half.widened(halves)  # a codec that rounds takes fewer octets for a float than 16 bits
         reduce_floats(plane, None, wide)
         halves[:] = half.narrowed(wide)
 
     if half is None:
-        calling = f"Allreduce_comp of {values.size} floats with average=True" if options.average else ""
-        return Plan(lambda plane: reduce_floats(plane, source, values), options.lanes, calling)
-    calling = f"Allreduce_comp of {values.size} {half.value}{' with average=True' * options.average}"
+        # What an aggregator sends down is untagged.
+        has_aggregator = algorithm == "wa" or (algorithm == "hierarchical" and top == "wa")
+        lanes = (Lane.TAGGED, Lane.UNTAGGED) if has_aggregator else (Lane.TAGGED,)
+        calling = f"Allreduce_comp of {values.size} floats with average=True" if average else ""
+        return Plan(lambda plane: reduce_floats(plane, source, values), lanes, calling)
+    calling = f"Allreduce_comp of {values.size} {half.value}{' with average=True' * average}"
     halves = cast("Uint16Array", values)
     return Plan(lambda plane: reduce_halves(plane, half, halves), (Lane.TAGGED, Lane.UNTAGGED), calling)
 
 
-def _allreduce(plane: MpiPlane, values: Float32Array, op: MPI.Op, options: AllreduceOptions) -> None:
-    exchange, operation, tagged = plane.exchange, operation_of(op), options.tagged
-    quantise = plane.quantise if tagged else None
-    if options.algorithm == "mpi":
-        with met(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation)):
-            plane.mpi.Allreduce(MPI.IN_PLACE, [values, MPI.FLOAT], op)
-    elif options.algorithm == "wa":
-        aggregator_allreduce(exchange, values, tagged=tagged, operation=operation)
-    elif options.algorithm == "hierarchical":
-        hierarchical_allreduce(
-            exchange,
-            values,
-            plane.groups() if options.groups is None else options.groups,
-            tagged=tagged,
-            top=options.top,
-            operation=operation,
-            quantise=quantise,
-            chunk_floats=plane.chunk_floats(),
-        )
-    else:
-        chunk = plane.chunk_floats()
-        ring_allreduce(exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk)
+def plan_allreduce_ring(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Plan:
+    """Do :meth:`Allreduce_comp` untagged: the uncompressed baseline, exact."""
+    operation = operation_of(op)
+    values, half = numbers(recvbuf, writable=True)
+    source = source_of(sendbuf, values, half)
+    if half is None:
+        return Plan(lambda plane: plane.allreduce(values, operation, tagged=False, source=source), (Lane.UNTAGGED,))
+    halves = cast("Uint16Array", values)
+
+    def run(plane: MpiPlane) -> None:
+        copy(values, source)
+        plane.allreduce_halves(halves, half, operation, tagged=False)
+
+    return Plan(run, (Lane.UNTAGGED,), f"Allreduce_ring of {values.size} {half.value}")
 
 
 def plan_reduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Plan:
@@ -391,14 +372,14 @@ def row(
     return call, start
 
 
-def uneven(plan: Callable[Concatenate[Place, P], Plan], doc: str) -> Callable[Concatenate[Place, P], Plan]:
-    """Return a plan for blocks of any length, by the plan for equal ones."""
+def uneven(equal: str, plan: Callable[Concatenate[Place, P], Plan]) -> Callable[Concatenate[Place, P], Plan]:
+    """Return a plan for blocks of any length, by that of the method ``equal``."""
 
     @functools.wraps(plan)
     def plan_uneven(place: Place, /, *arguments: P.args, **options: P.kwargs) -> Plan:
         return plan(place._replace(blocks_of=uneven_blocks), *arguments, **options)
 
-    plan_uneven.__doc__ = doc
+    plan_uneven.__doc__ = f"Do :meth:`{equal}` with blocks of any length: ``[data, counts, displs, MPI.FLOAT]``."
     return plan_uneven
 
 
@@ -412,35 +393,11 @@ class Catalogue(PlaneComm):
     Reduce_scatter_block_comp, Ireduce_scatter_block_comp = row("Reduce_scatter_block_comp", plan_reduce_scatter_block)
     Bcast_comp, Ibcast_comp = row("Bcast_comp", plan_broadcast)
     Gather_comp, Igather_comp = row("Gather_comp", plan_gather)
-    Gatherv_comp, Igatherv_comp = row(
-        "Gatherv_comp",
-        uneven(
-            plan_gather,
-            "Collect blocks of any length on ``root``: ``recvbuf`` is ``[data, counts, displs, MPI.FLOAT]`` there.",
-        ),
-    )
+    Gatherv_comp, Igatherv_comp = row("Gatherv_comp", uneven("Gather_comp", plan_gather))
     Scatter_comp, Iscatter_comp = row("Scatter_comp", plan_scatter)
-    Scatterv_comp, Iscatterv_comp = row(
-        "Scatterv_comp",
-        uneven(
-            plan_scatter,
-            "Send every rank a block of any length: ``sendbuf`` is ``[data, counts, displs, MPI.FLOAT]`` on ``root``.",
-        ),
-    )
+    Scatterv_comp, Iscatterv_comp = row("Scatterv_comp", uneven("Scatter_comp", plan_scatter))
     Allgather_comp, Iallgather_comp = row("Allgather_comp", plan_allgather)
-    Allgatherv_comp, Iallgatherv_comp = row(
-        "Allgatherv_comp",
-        uneven(
-            plan_allgather,
-            "Give every rank all blocks, of any length: ``recvbuf`` is ``[data, counts, displs, MPI.FLOAT]``.",
-        ),
-    )
+    Allgatherv_comp, Iallgatherv_comp = row("Allgatherv_comp", uneven("Allgather_comp", plan_allgather))
     Alltoall_comp, Ialltoall_comp = row("Alltoall_comp", plan_alltoall)
-    Alltoallv_comp, Ialltoallv_comp = row(
-        "Alltoallv_comp",
-        uneven(
-            plan_alltoall,
-            "Send each rank a block of any length: both buffers are ``[data, counts, displs, MPI.FLOAT]``.",
-        ),
-    )
+    Alltoallv_comp, Ialltoallv_comp = row("Alltoallv_comp", uneven("Alltoall_comp", plan_alltoall))
     Barrier_comp = row("Barrier_comp", plan_barrier)[0]

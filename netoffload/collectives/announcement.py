@@ -22,9 +22,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from netoffload.collectives.exchange import Channel, Exchange, Meeting
+import numpy as np
+
+from netoffload.collectives.exchange import Channel, Exchange, Gathering
 from netoffload.collectives.operations import Operation
-from netoffload.collectives.transfer import aborting_on_error, move_all
+from netoffload.collectives.transfer import aborting_on_error, move_all, swap_numbers
 from netoffload.errors import CollectiveError, UsageError
 
 
@@ -57,7 +59,6 @@ NO_ROOT = -1
 _TEXT_OCTETS = 104
 _WORD = struct.Struct(f"!4sBBBxiIQ{_TEXT_OCTETS}s")
 _MAGIC = b"NOF3"
-_PAIR = struct.Struct("!Q")
 _BETWEEN = "\n"  # stands between the caller's words and the algorithm's
 
 ANNOUNCEMENT_OCTETS = _WORD.size  # 128: what follows in a message of `gathering` begins at a cache line
@@ -111,22 +112,51 @@ class Announcement:
         return "".join(words)
 
 
-def counts_in_words(counts: Iterable[int]) -> str:
-    """Return numbers as ``3, 4 (5 times), 3``."""
-    runs = [(number, len(list(run))) for number, run in itertools.groupby(counts)]
-    return ", ".join(f"{number}" if times == 1 else f"{number} ({times} times)" for number, times in runs)
+def in_words(items: Iterable[object]) -> str:
+    """Return items as ``3, 4 (5 times), 3``."""
+    runs = [(item, len(list(run))) for item, run in itertools.groupby(items)]
+    return ", ".join(f"{item}" if times == 1 else f"{item} ({times} times)" for item, times in runs)
 
 
 def meet(exchange: Exchange, announcement: Announcement) -> None:
     """Return when every rank is known to make the same call; else raise an error that names two that differ."""
+    if exchange.size == 1:
+        return
     announcement = replace(announcement, calling=exchange.calling) if exchange.calling else announcement
-    ours = announcement.to_octets()
-    pairs = pairs_of(exchange)
-    meeting = Meeting(ours, pairs, bytearray(len(ours)))
-    if pairs and not exchange.drive(meeting):
-        _meet(exchange, meeting)
-    if pairs and meeting.incoming != ours:
-        raise disagreement(exchange.rank, announcement, pairs[meeting.done - 1][1], bytes(meeting.incoming))
+    if exchange.meeting is None:
+        outgoing, incoming = np.zeros((2, ANNOUNCEMENT_OCTETS), np.uint8)
+        nothing = np.empty((exchange.size, 0), np.float32)
+        pairs = pairs_of(exchange)
+        exchange.meeting = Gathering(b"", outgoing, incoming, nothing, nothing[0], exchange.rank, pairs)
+    exchange.meeting.word = announcement.to_octets()
+    exchange.meeting.outgoing.data[:] = exchange.meeting.word
+    carry_out(exchange, exchange.meeting, announcement)
+
+
+def carry_out(exchange: Exchange, round_: Gathering, announcement: Announcement) -> bool:
+    """Meet; return whether the transport did it, and has reduced the vectors too."""
+    is_driven = exchange.drive(round_)
+    if not is_driven:
+        _meet(exchange, round_)
+    word = round_.word
+    if round_.pairs and (theirs := round_.incoming[: len(word)].tobytes()) != word:
+        raise _disagreement(exchange.rank, announcement, round_.pairs[round_.done - 1][1], theirs)
+    return is_driven
+
+
+def _meet(exchange: Exchange, round_: Gathering) -> None:
+    """Do what :class:`~netoffload.collectives.exchange.Gathering` describes, but for the reduction."""
+    word, count = len(round_.word), round_.result.nbytes
+    outgoing, incoming = round_.outgoing.data, round_.incoming.data
+    for number, (ahead, behind) in enumerate(round_.pairs):
+        round_.done = number + 1
+        length = round_.octets_in(number)
+        move_all(exchange, [(ahead, outgoing[:word])], [(behind, incoming[:word])], may_be_late=True)
+        if incoming[:word] != outgoing[:word]:  # perhaps a call without values behind its announcement
+            return
+        move_all(exchange, [(ahead, outgoing[word:length])], [(behind, incoming[word:length])], may_be_late=True)
+        start = word + (1 << number) * count
+        outgoing[start : start + length - word] = incoming[word:length]
 
 
 @contextmanager
@@ -150,7 +180,7 @@ def pairs_of(exchange: Exchange) -> list[tuple[Channel, Channel]]:
     return [(channel(1 << round_), channel(-1 << round_)) for round_ in range((exchange.size - 1).bit_length())]
 
 
-def disagreement(rank: int, announcement: Announcement, behind: Channel, incoming: bytes) -> CollectiveError:
+def _disagreement(rank: int, announcement: Announcement, behind: Channel, incoming: bytes) -> CollectiveError:
     """Return the error for a ``rank`` that received another announcement from ``behind`` than its own."""
     # The peer may have given up the call, and octets of it are left in the stream. Then the error is the peer's reason,
     # which may take a moment to arrive. A refusal is a reason by itself.
@@ -175,16 +205,6 @@ def _unlike(theirs: Announcement, ours: Announcement) -> str:
     return f"{done} as {replace(theirs, calling='')} instead of {replace(ours, calling='')}"
 
 
-def _meet(exchange: Exchange, meeting: Meeting) -> None:
-    """Do what :class:`~netoffload.collectives.exchange.Meeting` describes."""
-    for ahead, behind in meeting.pairs:
-        sends, receives = [(ahead, memoryview(meeting.ours))], [(behind, memoryview(meeting.incoming))]
-        move_all(exchange, sends, receives, may_be_late=True)
-        meeting.done += 1
-        if meeting.incoming != meeting.ours:
-            return
-
-
 def barrier(exchange: Exchange) -> None:
     """Return when every rank has entered."""
     # Unlike an MPI barrier it sleeps instead of spinning, so a rank that arrives early leaves its core to the NICs.
@@ -204,13 +224,7 @@ def check_pair_counts(
     """Tell each peer how many elements it will get, hear how many it will send, and meet; if one differs, all ranks
     raise.
     """
-    incoming = {peer: bytearray(_PAIR.size) for peer in expecting}
-    sends = [(exchange.channel(peer, tagged=False), memoryview(_PAIR.pack(count))) for peer, count in sending.items()]
-    move_all(
-        exchange, sends, [(exchange.channel(peer, tagged=False), memoryview(word)) for peer, word in incoming.items()]
-    )
-    for peer, word in incoming.items():
-        (count,) = _PAIR.unpack(word)
+    for peer, count in swap_numbers(exchange, sending, expecting).items():
         if count != expecting[peer]:
             calling = f" in {exchange.calling}" if exchange.calling else ""
             raise CollectiveError(

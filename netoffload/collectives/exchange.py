@@ -5,7 +5,7 @@ a tagged one whose octets a NIC may compress (so it carries float32 only). Sendi
 sleeps only in :meth:`Exchange.wait`, which also keeps the time limits. One thread per rank drives these channels.
 
 A transport may carry out whole rounds by itself (:meth:`Exchange.drive`). The algorithms pass it a description
-(:class:`RingRound`, :class:`Meeting` or :class:`Gathering`) of what they would do channel by channel.
+(:class:`RingRound` or :class:`Gathering`) of what they would do channel by channel.
 """
 
 from __future__ import annotations
@@ -77,43 +77,32 @@ class RingRound:
 
 
 @dataclass(eq=False)
-class Meeting:
-    """What one rank does in a meeting (:mod:`~netoffload.collectives.announcement`); peers may be late."""
-
-    ours: bytes  # what this rank says in every round
-    # Per round, the channel on which it sends and the one on which it receives.
-    pairs: Sequence[tuple[Channel, Channel]]
-    incoming: bytearray  # what came in the latest round; of the same length as `ours`
-    # Number of complete rounds. The first round that receives another announcement than `ours` is the last.
-    done: int = 0
-
-
-@dataclass(eq=False)
 class Gathering:
-    """What one rank does in a reduction of short vectors; :mod:`~netoffload.collectives.gathering` says how.
+    """What one rank does in a meeting (:mod:`~netoffload.collectives.announcement`); peers may be late.
 
-    Peers may be late, as in a meeting. Places are counted backwards from this rank: place j is rank - j's.
+    Vectors may travel behind the announcement, and be reduced; :mod:`~netoffload.collectives.gathering` says how.
+    Places are counted backwards from this rank: place j is rank - j's. A meeting alone has places of no floats.
     """
 
+    word: bytes  # the announcement
     outgoing: Uint8Array  # uint8; the announcement, and behind it a place per rank. This rank's vector is in place 0
     incoming: Uint8Array  # uint8; room for the announcement and half of the places
-    announcement_octets: int  # length of the announcement
     values: Float32Array  # float32[ranks, n], the places
     result: Float32Array  # float32[n], where the reduction goes
     rank: int
-    spans: Sequence[Span]  # the ring's blocks, one per rank
-    operation: Operation  # how two values are combined
-    quantise: Quantise | None  # applied to each finished block, and on every hop in `rounded_hops`
-    rounded_hops: Sequence[bool]  # per rank, whether what it sends to its right neighbour is rounded on the way
     # Per round, the channel on which it sends and the one on which it receives.
     pairs: Sequence[tuple[Channel, Channel]]
+    spans: Sequence[Span] = ()  # the ring's blocks, one per rank; a meeting alone reduces none
+    operation: Operation = Operation.SUM  # how two values are combined
+    quantise: Quantise | None = None  # applied to each finished block, and on every hop in `rounded_hops`
+    rounded_hops: Sequence[bool] = ()  # per rank, whether what it sends to its right neighbour is rounded on the way
     done: int = 0  # number of complete rounds. The first round that receives another announcement is the last
     prepared: Any = field(default=None, repr=False)  # what a transport keeps for the next time that it carries this out
 
     def octets_in(self, round_: int) -> int:
         """Return the length of a round's message, in each direction: a round doubles the places that are filled."""
-        places = min(1 << round_, len(self.spans) - (1 << round_))
-        return self.announcement_octets + places * self.result.nbytes
+        places = min(1 << round_, len(self.values) - (1 << round_))
+        return len(self.word) + places * self.result.nbytes
 
 
 class Exchange(Protocol):
@@ -145,7 +134,10 @@ class Exchange(Protocol):
         ones waits longer for them. An error names the ranks that are lost or did nothing for the time limit.
         """
 
-    def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
+    meeting: Gathering | None
+    """What meetings without vectors keep from call to call."""
+
+    def drive(self, round_: RingRound | Gathering) -> bool:
         """Carry out a whole round if this transport has a faster way than channel by channel; else return False."""
         # If it returns True, it has counted times and raised errors as `wait` and the channels would have.
 

@@ -21,11 +21,11 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.collectives.announcement import Announcement, Call, disagreement, pairs_of
+from netoffload.collectives.announcement import Announcement, Call, carry_out, pairs_of
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Gathering, Quantise, combine, quantise_own
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import partition
-from netoffload.collectives.transfer import aborting_on_error, move_all
+from netoffload.collectives.transfer import aborting_on_error
 from netoffload.compiled.arrays import Float32Array
 
 SHORT_OCTETS: Final = 32 * 1024
@@ -59,61 +59,41 @@ class ShortAllreduce:
         quantise = quantise if size > 1 else None  # with one rank nothing travels, so nothing is rounded
         self._exchange = exchange
         self._announcement = Announcement(Call.RING_ALLREDUCE, count, tagged, operation, calling=exchange.calling)
-        self._word = self._announcement.to_octets()
+        word = self._announcement.to_octets()
         places = np.zeros(size * count * FLOAT_OCTETS, np.uint8)
-        outgoing = np.concatenate([np.frombuffer(self._word, np.uint8), places])
-        incoming = np.zeros(len(self._word) + (size + 1) // 2 * count * FLOAT_OCTETS, np.uint8)
+        outgoing = np.concatenate([np.frombuffer(word, np.uint8), places])
+        incoming = np.zeros(len(word) + (size + 1) // 2 * count * FLOAT_OCTETS, np.uint8)
         with aborting_on_error(exchange):
             pairs = pairs_of(exchange)
         self._round = Gathering(
+            word,
             outgoing,
             incoming,
-            len(self._word),
-            outgoing[len(self._word) :].view(np.float32).reshape(size, count),
+            outgoing[len(word) :].view(np.float32).reshape(size, count),
             np.empty(count, np.float32),
             exchange.rank,
+            pairs,
             partition(count, size),
             operation,
             quantise,
             [bool(rounded_hops) and quantise is not None and rounded_hops[rank] for rank in range(size)],
-            pairs,
         )
         self._own: Float32Array = self._round.values[0]
         sent_octets = sum(self._round.octets_in(number) for number in range(len(self._round.pairs)))
         self._aside_octets = sent_octets if tagged else 0
-        self._incoming = incoming.data[: len(self._word)]
 
     def __call__(self, source: Float32Array, target: Float32Array) -> None:
         """Replace ``target`` by the reduction of every rank's ``source``, which may be the same vector."""
         round_ = self._round
         try:
             self._own[...] = source  # takes half as long as np.copyto
-            if not self._exchange.drive(round_):
-                _gather(self._exchange, round_)
-            if round_.pairs and self._incoming.tobytes() != self._word:  # quicker than to compare a memoryview
-                behind = round_.pairs[round_.done - 1][1]
-                raise disagreement(self._exchange.rank, self._announcement, behind, bytes(self._incoming))
+            if not carry_out(self._exchange, round_, self._announcement):
+                _add_up(self._exchange, round_)
         except BaseException as error:
             self._exchange.abort(error)
             raise
         self._exchange.stopwatch.aside_octets += self._aside_octets
         target[...] = round_.result
-
-
-def _gather(exchange: Exchange, round_: Gathering) -> None:
-    """Do what :class:`~netoffload.collectives.exchange.Gathering` describes."""
-    word, count = round_.announcement_octets, round_.result.nbytes
-    outgoing, incoming = round_.outgoing.data, round_.incoming.data
-    for number, (ahead, behind) in enumerate(round_.pairs):
-        round_.done = number + 1
-        length = round_.octets_in(number)
-        move_all(exchange, [(ahead, outgoing[:word])], [(behind, incoming[:word])], may_be_late=True)
-        if incoming[:word] != outgoing[:word]:  # perhaps a call without values behind its announcement
-            return
-        move_all(exchange, [(ahead, outgoing[word:length])], [(behind, incoming[word:length])], may_be_late=True)
-        start = word + (1 << number) * count
-        outgoing[start : start + length - word] = incoming[word:length]
-    _add_up(exchange, round_)
 
 
 def _add_up(exchange: Exchange, round_: Gathering) -> None:

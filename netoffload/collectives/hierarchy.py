@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 
 from netoffload.collectives.announcement import Announcement, Call, meet, met
-from netoffload.collectives.exchange import Channel, Exchange, Quantise, quantise_own
+from netoffload.collectives.exchange import Channel, Exchange, Gathering, Quantise, quantise_own
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.ring import CHUNK_FLOATS, ring_allgather, ring_allreduce, ring_reduce_scatter
 from netoffload.collectives.schedule import partition
@@ -41,6 +41,7 @@ class SubExchange:
         self._whole, self._members = whole, tuple(members)
         self.rank, self.size = self._members.index(whole.rank), len(self._members)
         self.calling, self.stopwatch = whole.calling, whole.stopwatch
+        self.meeting: Gathering | None = None
         self.wait, self.drive, self.scratch = whole.wait, whole.drive, whole.scratch
         self.abort, self.close = whole.abort, whole.close
 

@@ -19,7 +19,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from netoffload.codec import Codec
-from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Gathering, Meeting, RingRound, Stopwatch
+from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Gathering, RingRound, Stopwatch
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import BOUND_K_DEFAULT
 from netoffload.errors import CollectiveError, PeerLostError
@@ -151,6 +151,7 @@ class InProcessExchange:
     def __init__(self, fabric: _Fabric, rank: int, size: int, timeout_s: float) -> None:
         self.rank, self.size, self.calling = rank, size, ""
         self.stopwatch = Stopwatch(time.perf_counter)
+        self.meeting: Gathering | None = None
         self._fabric, self._timeout_s = fabric, timeout_s
         self._scratch = np.empty(0, dtype=np.float32)
         self._channels = {
@@ -174,7 +175,7 @@ class InProcessExchange:
                     peers = sorted({one.peer for one in (*reading, *writing)})
                     raise PeerLostError(f"rank {', '.join(map(str, peers))} was silent for {self._timeout_s:g} s")
 
-    def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
+    def drive(self, round_: RingRound | Gathering) -> bool:
         """Return False: the algorithms do it."""
         return False
 

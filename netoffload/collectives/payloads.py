@@ -18,7 +18,6 @@ must not change them.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -27,7 +26,7 @@ from netoffload.collectives.announcement import Announcement, Call, met
 from netoffload.collectives.exchange import Exchange, combine
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import allreduce_walk, partition
-from netoffload.collectives.transfer import move_all, octets_of
+from netoffload.collectives.transfer import move_all, octets_of, swap_numbers
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CollectiveError
 
@@ -38,8 +37,6 @@ Decode = Callable[[Payload, int], Float32Array]  # (payload, block) -> values
 
 LIMIT_OCTETS = 1 << 32
 """A longer payload counts as an error, because its length alone decides how much memory the receiver takes."""
-
-_LENGTH = struct.Struct("!Q")
 
 
 def allgather_payloads(exchange: Exchange, payload: Payload) -> list[Payload]:
@@ -114,22 +111,16 @@ def _decoded(decode: Decode, payload: Payload, block: int, count: int) -> Float3
 def _swap(exchange: Exchange, outgoing: Mapping[int, Payload], sources: Iterable[int]) -> dict[int, Payload]:
     """Send one message to each peer of ``outgoing`` while receiving one from each of ``sources``: length, octets."""
     channels = {peer: exchange.channel(peer, tagged=False) for peer in (*outgoing, *sources)}
-    words = {peer: bytearray(_LENGTH.size) for peer in sources}
-    lengths_out = [(channels[peer], memoryview(_LENGTH.pack(payload.size))) for peer, payload in outgoing.items()]
-    lengths_in = [(channels[peer], memoryview(word)) for peer, word in words.items()]
+    sizes = {peer: payload.size for peer, payload in outgoing.items()}
     # A peer may take long to make a payload, but not to send it.
-    move_all(exchange, lengths_out, lengths_in, may_be_late=True)
-    received = {peer: np.empty(_length(peer, word), np.uint8) for peer, word in words.items()}
+    lengths = swap_numbers(exchange, sizes, sources, may_be_late=True)
+    for peer, length in lengths.items():
+        if length > LIMIT_OCTETS:
+            raise CollectiveError(f"rank {peer} announces a payload of {length} octets: the limit is {LIMIT_OCTETS}")
+    received = {peer: np.empty(length, np.uint8) for peer, length in lengths.items()}
     move_all(
         exchange,
         [(channels[peer], octets_of(payload, "B")) for peer, payload in outgoing.items()],
         [(channels[peer], octets_of(payload, "B")) for peer, payload in received.items()],
     )
     return received
-
-
-def _length(peer: int, word: bytearray) -> int:
-    (length,) = _LENGTH.unpack(word)
-    if length > LIMIT_OCTETS:
-        raise CollectiveError(f"rank {peer} announces a payload of {length} octets: the limit is {LIMIT_OCTETS}")
-    return int(length)

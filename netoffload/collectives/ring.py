@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import cast
 
-from netoffload.collectives.announcement import Announcement, Call, counts_in_words, met
+from netoffload.collectives.announcement import Announcement, Call, in_words, met
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise, RingRound, Vector, combine, quantise_own
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import (
@@ -116,7 +116,7 @@ def ring_allgather(
 ) -> None:
     """Fill ``values`` on every rank with ``values[spans[r]]`` of every rank r, who rounds it by ``quantise`` first."""
     rank, size = exchange.rank, exchange.size
-    details = f"{_type_in_words(values, tagged=tagged)} counts {counts_in_words(map(len, spans))}".lstrip()
+    details = f"{_type_in_words(values, tagged=tagged)} counts {in_words(map(len, spans))}".lstrip()
     announced = Announcement(Call.ALLGATHER, sum(map(len, spans)), tagged, details=details)
     with met(exchange, announced, already=have_met):
         walk = [spans[block] for block in allgather_walk(rank, size)]
@@ -192,5 +192,5 @@ def spans_in_words(spans: Sequence[Span]) -> str:
     """Return the lengths of spans, or their limits if they do not follow one another from 0."""
     lengths = [len(span) for span in spans]
     if tuple(spans) == consecutive(lengths):
-        return counts_in_words(lengths)
+        return in_words(lengths)
     return ", ".join(f"{span.start}-{span.stop}" for span in spans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -53,6 +53,17 @@ def move_all(
         outward, inward = [piece for piece in outward if piece[1]], [piece for piece in inward if piece[1]]
         if not moved:
             exchange.wait([piece[0] for piece in inward], [piece[0] for piece in outward], may_be_late=may_be_late)
+
+
+def swap_numbers(
+    exchange: Exchange, sending: Mapping[int, int], sources: Iterable[int], *, may_be_late: bool = False
+) -> dict[int, int]:
+    """Tell each peer its number of ``sending``, and return the number that each of ``sources`` tells this rank."""
+    words = {peer: bytearray(8) for peer in sources}
+    sends = [(exchange.channel(peer, tagged=False), memoryview(one.to_bytes(8))) for peer, one in sending.items()]
+    receives = [(exchange.channel(peer, tagged=False), memoryview(word)) for peer, word in words.items()]
+    move_all(exchange, sends, receives, may_be_late=may_be_late)
+    return {peer: int.from_bytes(word) for peer, word in words.items()}
 
 
 def _send(piece: Piece) -> int:

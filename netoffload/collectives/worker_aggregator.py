@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.collectives.announcement import Announcement, Call, check_root, counts_in_words, met
+from netoffload.collectives.announcement import Announcement, Call, check_root, in_words, met
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, combine
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import Branch
@@ -78,7 +78,7 @@ def tree_exchange(
     if gradient.size or not tree[exchange.rank].children:
         _check_lengths(gradient, parameters)
     above = [-1 if branch.parent is None else branch.parent for branch in tree]
-    top, details = above.index(-1), f"parents {counts_in_words(above)}"
+    top, details = above.index(-1), f"parents {in_words(above)}"
     announced = Announcement(Call.WORKER_AGGREGATOR, parameters.size, tagged, root=top, details=details)
     _exchange(exchange, announced, tree[exchange.rank], gradient, parameters, update)
 

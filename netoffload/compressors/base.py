@@ -103,8 +103,6 @@ class Compressor(abc.ABC):
 
     name: ClassVar[str]
     method_id: ClassVar[MethodId]
-    unbiased: ClassVar[bool]  # whether the mean of decode(encode(v)) over the randomness is v
-    variants: ClassVar[tuple[str, ...]] = ()  # parameters that ``netoffload bench compressors`` shows beside defaults
 
     @property
     def flags(self) -> int:

@@ -26,6 +26,7 @@ import numpy as np
 
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uint32Array
 from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import bits_float32
 from netoffload.compressors.base import (
     HEADER_OCTETS,
     INFINITY_WORD,
@@ -59,13 +60,6 @@ class EightBit(Compressor):
 
     name: ClassVar[str] = "8bit"
     method_id: ClassVar[MethodId] = MethodId.EIGHT_BIT
-    unbiased: ClassVar[bool] = False
-    variants: ClassVar[tuple[str, ...]] = (
-        "bucket=512",
-        "type=linear",
-        "type=static,norm=offset,offset=1",
-        "type=mantissa,norm=offset,offset=1",
-    )
 
     def __post_init__(self) -> None:
         """Refuse impossible parameters."""
@@ -91,8 +85,8 @@ class EightBit(Compressor):
         groups, octets = self._groups(state.layout), payload[payload.size - values.size :]
         scalers = payload[HEADER_OCTETS : payload.size - values.size].view(np.float32)
         table = self.table
-        lookup = Lookup(table.cells, table.limits, table.octets, Bits.of(np.empty(BLOCK, np.float32)))
-        encode_groups(Bits.of(values), groups, Bits.of(scalers), self.norm == "max", lookup, octets)
+        lookup = Lookup(table.cells, table.limits, table.octets, np.empty(BLOCK, np.float32))
+        encode_groups(values, groups, scalers, self.norm == "max", lookup, octets)
         return payload
 
     def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
@@ -114,47 +108,36 @@ class EightBit(Compressor):
         return layout.count + (4 * (self._groups(layout).size - 1) if self.norm == "max" else 0)
 
 
-class Bits(NamedTuple):
-    """A float32 vector, and the same memory as uint32."""
-
-    floats: Float32Array
-    words: Uint32Array
-
-    @classmethod
-    def of(cls, floats: Float32Array) -> Bits:
-        """Return both of a vector."""
-        return cls(floats, floats.view(np.uint32))
-
-
 class Lookup(NamedTuple):
     """A type's tables (``tables.Table``), which turn a quotient into an octet."""
 
     cells: Uint8Array
     limits: Uint32Array
     octets: Uint8Array
-    quotients: Bits  # float32[BLOCK], scratch
+    quotients: Float32Array  # float32[BLOCK], scratch
 
 
 @kernel
 def encode_groups(
-    values: Bits, groups: Int64Array, scalers: Bits, by_max: bool, lookup: Lookup, out: Uint8Array
+    values: Float32Array, groups: Int64Array, scalers: Float32Array, by_max: bool, lookup: Lookup, out: Uint8Array
 ) -> None:
     """Write an octet per float, and with ``by_max`` a scaler per group, float32[g].
 
     ``groups``, int64[g + 1], has where groups start, and n.
     """
+    words = values.view(np.uint32)
     for group in range(groups.size - 1):
         first, end = groups[group], groups[group + 1]
         divisor = np.float32(1.0)
         if by_max:
-            scalers.words[group] = largest_word(values.words[first:end])
-            if scalers.words[group]:
-                divisor = scalers.floats[group]
+            scalers[group] = bits_float32(largest_word(words[first:end]))
+            if scalers[group]:
+                divisor = scalers[group]
         for start in range(first, end, BLOCK):
             # Two passes: LLVM makes vector code of the division, but not of look-ups in tables.
             stop = min(start + BLOCK, end)
-            _divide(values.floats[start:stop], divisor, lookup.quotients.floats)
-            _look_up(values.words[start:stop], lookup, out[start:stop])
+            _divide(values[start:stop], divisor, lookup.quotients)
+            _look_up(words[start:stop], lookup, out[start:stop])
 
 
 @inline_kernel
@@ -165,7 +148,7 @@ def _divide(values: Float32Array, divisor: np.float32, quotients: Float32Array) 
 
 @inline_kernel
 def _look_up(value_words: Uint32Array, lookup: Lookup, out: Uint8Array) -> None:
-    cells, limits, octets, words = lookup.cells, lookup.limits, lookup.octets, lookup.quotients.words
+    cells, limits, octets, words = lookup.cells, lookup.limits, lookup.octets, lookup.quotients.view(np.uint32)
     # Indices are unsigned: for a signed index Numba first checks whether it is negative.
     for i in range(value_words.size):
         rank = np.uint64(cells[words[i] >> np.uint32(CELL_SHIFT)])

@@ -60,8 +60,6 @@ class Half(Compressor):
 
     name: ClassVar[str] = "half"
     method_id: ClassVar[MethodId] = MethodId.HALF
-    unbiased: ClassVar[bool] = False
-    variants: ClassVar[tuple[str, ...]] = ("format=bf16",)
 
     def __post_init__(self) -> None:
         """Refuse another format."""
@@ -82,8 +80,7 @@ class Half(Compressor):
         if self.format == "bf16":
             encode_bf16(words, halves)
         else:
-            aligned = np.empty(BLOCK, np.float32)
-            encode_fp16(values, words, aligned, aligned.view(np.uint32), halves)
+            encode_fp16(values, np.empty(BLOCK, np.float32), halves)
         return payload
 
     def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
@@ -94,7 +91,7 @@ class Half(Compressor):
         if self.format == "bf16":
             decode_bf16(halves, words)
         else:
-            decode_fp16(halves, words, values)
+            decode_fp16(halves, values)
         if largest_word(words) >= OVERFLOWS[self.format]:
             mask = np.uint16(EXPONENT_MASK[self.format])
             raise CodecError(f"value {int(np.flatnonzero(halves & mask == mask)[0])} of the payload is not finite")
@@ -117,18 +114,14 @@ def decode_bf16(halves: Uint16Array, words: Uint32Array) -> None:
 
 
 @kernel
-def encode_fp16(
-    values: Float32Array, words: Uint32Array, aligned: Float32Array, aligned_words: Uint32Array, halves: Uint16Array
-) -> None:
-    """Write uint16[n] for float32[n] that do not round to infinity; ``aligned``, float32[BLOCK], is scratch.
-
-    ``words`` and ``aligned_words`` are the same memory as uint32. Two passes: the first one's sums round what is below
-    fp16's smallest normal number, the second one rounds the rest on the bits.
-    """
+def encode_fp16(values: Float32Array, aligned: Float32Array, halves: Uint16Array) -> None:
+    """Write uint16[n] for float32[n] that do not round to infinity; ``aligned``, float32[BLOCK], is scratch."""
+    # Two passes: the first one's sums round what is below fp16's smallest normal number, the second one rounds the rest
+    # on the bits.
     for start in range(0, values.size, BLOCK):
         stop = min(start + BLOCK, values.size)
         _align(values[start:stop], aligned)
-        _round_fp16(words[start:stop], aligned_words, halves[start:stop])
+        _round_fp16(values[start:stop].view(np.uint32), aligned.view(np.uint32), halves[start:stop])
 
 
 @inline_kernel
@@ -151,15 +144,12 @@ def _round_fp16(words: Uint32Array, aligned_words: Uint32Array, halves: Uint16Ar
 
 
 @kernel
-def decode_fp16(halves: Uint16Array, words: Uint32Array, values: Float32Array) -> None:
-    """Write float32[n], also seen as ``words``, for uint16[n].
-
-    Placed in a float32, the 15 bits without the sign are a float 2^112 times too small, also for subnormals. An
-    infinity or NaN becomes a float of 65,536 or more.
-    """
+def decode_fp16(halves: Uint16Array, values: Float32Array) -> None:
+    """Write float32[n] for uint16[n]; an infinity or NaN becomes a float of 65,536 or more."""
+    # Placed in a float32, the 15 bits without the sign are a float 2^112 times too small, also for subnormals.
     for start in range(0, halves.size, BLOCK):
         stop = min(start + BLOCK, halves.size)
-        _place_fp16(halves[start:stop], words[start:stop])
+        _place_fp16(halves[start:stop], values[start:stop].view(np.uint32))
         _scale(values[start:stop])
 
 

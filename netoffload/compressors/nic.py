@@ -28,7 +28,6 @@ class NoCompression(Compressor):
 
     name: ClassVar[str] = "none"
     method_id: ClassVar[MethodId] = MethodId.NONE
-    unbiased: ClassVar[bool] = True
 
     def _encode(self, values: Float32Array, state: State) -> Uint8Array:
         payload = empty_payload(values.nbytes)
@@ -50,8 +49,6 @@ class Nic(Compressor):
 
     name: ClassVar[str] = "nic"
     method_id: ClassVar[MethodId] = MethodId.NIC
-    unbiased: ClassVar[bool] = False
-    variants: ClassVar[tuple[str, ...]] = ("codec=bounded", "codec=packed", "codec=truncate16")
 
     def __post_init__(self) -> None:
         """Refuse an unknown codec and a bound out of range."""

@@ -66,16 +66,6 @@ class Qsgd(Compressor):
 
     name: ClassVar[str] = "qsgd"
     method_id: ClassVar[MethodId] = MethodId.QSGD
-    unbiased: ClassVar[bool] = True
-    variants: ClassVar[tuple[str, ...]] = (
-        "levels=127",
-        "norm=l2,bucket=0,rule=n",
-        "norm=l2,bucket=0,rule=mn,batch=25",
-        "norm=l2,rule=n",
-        "coding=gamma",
-        "norm=l2,rule=n,coding=omega",
-        "norm=l2,levels=1,coding=gaps",
-    )
 
     def __post_init__(self) -> None:
         """Refuse parameters out of range."""

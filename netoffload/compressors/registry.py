@@ -10,12 +10,11 @@ import dataclasses
 import typing
 from typing import Any, Final, cast
 
-from netoffload.compressors import libraries
 from netoffload.compressors.base import Compressor
 from netoffload.compressors.chunked_topk import ChunkedTopK
 from netoffload.compressors.eight_bit import EightBit
-from netoffload.compressors.general import General
 from netoffload.compressors.halves import Half
+from netoffload.compressors.libraries import General
 from netoffload.compressors.nic import Nic, NoCompression
 from netoffload.compressors.qsgd import Qsgd
 from netoffload.compressors.terngrad import TernGrad
@@ -64,12 +63,6 @@ _BY_NAME: Final = {method.name: method for method in METHODS}
 def names() -> tuple[str, ...]:
     """Return the name of every method, without the aliases."""
     return tuple(_BY_NAME)
-
-
-def specs() -> tuple[str, ...]:
-    """Return the text forms of every method and its variants; without ``general`` if its package is missing."""
-    methods = [m for m in METHODS if m is not General or General.library in libraries.available()]
-    return tuple(spec for m in methods for spec in (m.name, *(f"{m.name}:{variant}" for variant in m.variants)))
 
 
 def get(name: str, **parameters: object) -> Compressor:

@@ -107,8 +107,6 @@ class TernGrad(Compressor):
 
     name: ClassVar[str] = "terngrad"
     method_id: ClassVar[MethodId] = MethodId.TERNGRAD
-    unbiased: ClassVar[bool] = True
-    variants: ClassVar[tuple[str, ...]] = ("packing=bits", "clip_factor=0", "bucket=512,clip_factor=0")
 
     def __post_init__(self) -> None:
         """Refuse parameters out of range."""

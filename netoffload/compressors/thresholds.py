@@ -62,8 +62,6 @@ class Threshold(Compressor):
     threshold: float = 1e-3  # T, for all layers; rounded to 12 significant bits
     layers: str = ""  # one T per layer instead, separated by ``/``: ``0.001/0.0005``
 
-    unbiased: ClassVar[bool] = False
-    variants: ClassVar[tuple[str, ...]] = ("threshold=0.005",)
     choose: ClassVar[Any]  # kernel (values, T, codes): writes the codes
     leave: ClassVar[Any]  # kernel (values, codes, T, residual): writes what stays
 

@@ -148,10 +148,8 @@ class Method(abc.ABC):
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """Do one iteration; all ranks call it together.
 
-        Args:
-            gradient: float32[n], this worker's gradient; overwritten.
-            parameters: float32[n], this rank's weights; becomes the next weights.
-            update: called with the sum of the gradients if this rank updates its own ``parameters``.
+        This worker's ``gradient``, float32[n], is overwritten. ``parameters``, float32[n], are this rank's weights, and
+        become the next ones. ``update`` is called with the sum of the gradients if this rank updates its own weights.
         """
 
     def finish(self, parameters: Float32Array) -> None:  # noqa: B027 - most methods leave nothing to do

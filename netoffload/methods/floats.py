@@ -1,15 +1,7 @@
-"""INCEPTIONN's four methods: untagged or tagged floats, over a ring or to an aggregator.
+"""INCEPTIONN's four methods: untagged or tagged floats, over a ring (inc, inc+c) or to an aggregator (wa, wa+c).
 
-======  ===========================================  ==================  =======================
-name    gradients                                    tagged              who updates the weights
-======  ===========================================  ==================  =======================
-wa      to the aggregator; weights come back         nothing             the aggregator
-wa+c    the same                                     the gradient leg    the aggregator
-inc     ring: reduce-scatter, allgather              nothing             every worker
-inc+c   the same, owner's block quantised            everything          every worker
-======  ===========================================  ==================  =======================
-
-Weights never travel tagged: an error in a gradient is one step of noise, an error in a weight stays.
+In a ring every worker updates its weights, else the aggregator does. Weights never travel tagged: an error in a
+gradient is one step of noise, an error in a weight stays.
 
 With error feedback a worker of inc+c rounds its own gradient first, and adds the rounding error to its next one. The
 rounding errors of the hops are lost. With ``bounded`` they are small, because most sums of rounded values are exact.

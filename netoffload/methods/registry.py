@@ -86,28 +86,21 @@ def parse(text: str, *, batch: int, shared: bool = False) -> MethodSpec:
     items = [item for item in rest.split(",") if item]
     if name not in names():
         raise UsageError(f"exchange {name!r} is unknown: choose from {', '.join(names())}")
-    family = FAMILIES.get(name)
-    if family is None:
-        family, items = _by_way(name, items)
+    if name not in FAMILIES:
+        family = _by_way(name, items)
         return MethodSpec(text, name, family, compressor=_compressor(name, items, batch, 1))
-    if family.grouped:
-        groups, top = _groups(name, family, items)
-        return MethodSpec(text, name, family, groups=groups, top=top)
-    if not family.periodic:
-        if items:
-            raise UsageError(f"exchange {name!r} takes no parameters")
-        return MethodSpec(text, name, family)
-    period, items = _period(name, items)
-    compressor = None
+    family, compressor = FAMILIES[name], None
+    groups, top = _groups(name, family, items) if family.grouped else (1, TOPS[0])
+    period = _period(name, items) if family.periodic else 1
     if family.compressor:
-        via, items = _via(name, items)
-        if via not in (None, "gather"):
+        if (via := _via(name, items)) not in (None, "gather"):
             raise UsageError(f"{name} gathers its payloads: leave out via={via}")
         items = items or [f"rule={'n' if shared else 'mpn'}", *PQASGD_ITEMS]
         compressor = _compressor(family.compressor, items, batch, period)
     elif items:
-        raise UsageError(f"{name} takes p=ITERATIONS and nothing else, not {','.join(items)}")
-    return MethodSpec(text, name, family, period, compressor)
+        takes = "p=ITERATIONS and nothing else" if family.periodic else "no parameters"
+        raise UsageError(f"{name} takes {takes}, not {','.join(items)}")
+    return MethodSpec(text, name, family, period, compressor, groups, top)
 
 
 def method_for(spec: MethodSpec, member: Member) -> Method:
@@ -128,22 +121,20 @@ def _compressor(name: str, items: list[str], batch: int, period: int) -> Compres
     return registry.parse(f"{name}:{','.join(items)}")
 
 
-def _period(name: str, items: list[str]) -> tuple[int, list[str]]:
+def _period(name: str, items: list[str]) -> int:
     """Take ``p=...`` out of a periodic method's parameters."""
-    given, rest = _taken("p=", items)
-    text = str(PERIOD_DEFAULT) if given is None else given
+    text = _taken("p=", items) or str(PERIOD_DEFAULT)
     if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
         raise UsageError(f"{name}: p={text} is not a number of iterations, 1 or more")
-    return int(text), rest
+    return int(text)
 
 
 def _groups(name: str, family: Family, items: list[str]) -> tuple[int, str]:
-    """Return ``groups=`` and ``top=``; only rings take ``top``."""
-    given, rest = _taken("groups=", items)
-    top, rest = _taken("top=", rest) if family.way is Way.RING else (None, rest)
-    if rest:
+    """Take ``groups=`` and ``top=`` out of the parameters; only rings have ``top``, and nothing may be left."""
+    given, top = _taken("groups=", items), _taken("top=", items) if family.way is Way.RING else None
+    if items:
         takes = " and top=ring or top=wa" if family.way is Way.RING else ""
-        raise UsageError(f"{name} takes groups=NUMBER{takes}, not {','.join(rest)}")
+        raise UsageError(f"{name} takes groups=NUMBER{takes}, not {','.join(items)}")
     if given is not None and not (given.isdecimal() and 2 <= int(given) <= 1000):
         raise UsageError(f"{name}: groups={given} is not a number of groups, 2 or more")
     if top is not None:
@@ -151,24 +142,24 @@ def _groups(name: str, family: Family, items: list[str]) -> tuple[int, str]:
     return int(given or 1), top or TOPS[0]
 
 
-def _by_way(name: str, items: list[str]) -> tuple[Family, list[str]]:
+def _by_way(name: str, items: list[str]) -> Family:
     """Take ``via=...`` out of a compressor's parameters, and return the family of this way."""
-    via, rest = _via(name, items)
-    family = _VIA[via or _OWN_VIA.get(name, "gather")]
-    by_layer = [item for item in rest if item.startswith(("exempt=", "layers="))]
+    family = _VIA[_via(name, items) or _OWN_VIA.get(name, "gather")]
+    by_layer = [item for item in items if item.startswith(("exempt=", "layers="))]
     if family.way is Way.PAYLOAD_RING and by_layer:
         raise UsageError(f"{name}: {by_layer[0]} names layers of the model, but via=ring cuts layers: choose one")
-    return (_SERVED_OTHERWISE.get(name, family) if family.way is Way.SERVER else family), rest
+    return _SERVED_OTHERWISE.get(name, family) if family.way is Way.SERVER else family
 
 
-def _via(name: str, items: list[str]) -> tuple[str | None, list[str]]:
-    via, rest = _taken("via=", items)
+def _via(name: str, items: list[str]) -> str | None:
+    via = _taken("via=", items)
     if via not in (None, *_VIA):
         raise UsageError(f"{name}: via={via} is unknown: choose from {', '.join(_VIA)}")
-    return via, rest
+    return via
 
 
-def _taken(key: str, items: list[str]) -> tuple[str | None, list[str]]:
-    """Return the last value of ``key`` (None: it is not there), and the other items."""
+def _taken(key: str, items: list[str]) -> str | None:
+    """Take ``key`` out of the parameters, and return its last value; None: it was not there."""
     given = [item.removeprefix(key) for item in items if item.startswith(key)]
-    return (given[-1] if given else None), [item for item in items if not item.startswith(key)]
+    items[:] = [item for item in items if not item.startswith(key)]
+    return given[-1] if given else None

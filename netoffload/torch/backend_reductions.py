@@ -20,13 +20,12 @@ from torch.distributed import ReduceOp
 from netoffload.collectives import (
     Half,
     Operation,
+    allgather_payloads,
     alltoall,
     barrier,
     broadcast,
-    is_short,
     reduce_scatter_halves,
     ring_allgather,
-    ring_allreduce,
     ring_reduce_scatter,
 )
 from netoffload.collectives.exchange import Vector
@@ -42,7 +41,8 @@ from netoffload.methods.scales import (
     meeting_floats,
     multiply,
 )
-from netoffload.torch.backend_words import ADDED_AS, Words
+from netoffload.torch.backend_words import ADDED_AS
+from netoffload.torch.staging import StagedSparse
 from netoffload.transport import Calls, DataPlane, Lane
 
 SEGMENT_FLOATS: Final = 4096
@@ -113,36 +113,18 @@ def all_reduce(
 
     ``half`` is their type if they are 16-bit floats, which may be ``tagged`` where every bit is kept.
     """
-    exchange, operation = plane.exchange, reduction.operation
-    if half is not None:
-        divisor = exchange.size if reduction.is_average else 1
-        plane.allreduce_halves(cast("Uint16Array", values), half, operation, tagged=tagged, divisor=divisor)
+    if half is None:
+        plane.allreduce(values, reduction.operation, tagged=False)
+        reduction.finish(values, plane.exchange.size)
         return
-    if values.dtype.char == "f" and is_short(values.size, exchange.size):
-        floats = cast("Float32Array", values)
-        plane.short_allreduce(values.size, operation, tagged=False)(floats, floats)
-    else:
-        ring_allreduce(exchange, values, tagged=False, operation=operation, chunk_floats=plane.chunk_floats())
-    reduction.finish(values, exchange.size)
+    divisor = plane.exchange.size if reduction.is_average else 1
+    plane.allreduce_halves(cast("Uint16Array", values), half, reduction.operation, tagged=tagged, divisor=divisor)
 
 
 def compressed_all_reduce(plane: DataPlane, values: Float32Array, reduction: Reduction) -> None:
     """Do :func:`all_reduce` over the channels that a plane compresses, for ranks that have met on another plane."""
-    exchange, operation = plane.exchange, reduction.operation
-    if is_short(values.size, exchange.size):
-        plane.short_allreduce(values.size, operation, tagged=True)(values, values)
-    else:
-        chunk_floats = plane.chunk_floats()
-        ring_allreduce(
-            exchange,
-            values,
-            tagged=True,
-            operation=operation,
-            quantise=plane.quantise,
-            chunk_floats=chunk_floats,
-            have_met=True,
-        )
-    reduction.finish(values, exchange.size)
+    plane.allreduce(values, reduction.operation, tagged=True, have_met=True)
+    reduction.finish(values, plane.exchange.size)
 
 
 def move_from(plane: DataPlane, words: Float32Array, root: int) -> None:
@@ -232,30 +214,8 @@ def _segments(values: Float32Array) -> list[Float32Array]:
 
 
 def sparse_sum(plane: DataPlane, tensor: Tensor) -> None:
-    """Replace a sparse COO tensor on every rank by the sum over all ranks; collective.
-
-    Every rank gets the indices and values of all ranks, and adds them in their order.
-    """
-    own = tensor.detach().coalesce()
-    exchange = plane.exchange
-    counts = [torch.zeros(1, dtype=torch.int64) for _ in range(exchange.size)]
-    counts[exchange.rank] += own._nnz()
-    _share(plane, [[one] for one in counts])
-    parts = []
-    for rank, count in enumerate(int(one) for one in counts):
-        indices, values = own.indices(), own.values()
-        if rank != exchange.rank:
-            indices, values = indices.new_empty(len(indices), count), values.new_empty(count, *values.shape[1:])
-        parts.append([indices.contiguous(), values.contiguous()])
-    _share(plane, parts)
-    indices, values = (torch.cat(column, dim) for column, dim in zip(zip(*parts, strict=True), (1, 0), strict=True))
-    total = torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=False)
+    """Replace a sparse COO tensor on every rank by the sum over all ranks; collective."""
+    staged = StagedSparse(tensor, tensor.dtype)
+    staged.add_up(allgather_payloads(plane.exchange, staged.payload()))
     with torch.no_grad():  # not detach(): a detached sparse tensor has indices of its own
-        tensor.copy_(total.coalesce())
-
-
-def _share(plane: DataPlane, parts: Sequence[Sequence[Tensor]]) -> None:
-    """Fill the tensors ``parts[rank]`` on every rank with those of that rank; all ranks know their lengths."""
-    words = Words([one for row in parts for one in row])
-    ring_allgather(plane.exchange, words.load(), words.rows(len(parts[0])), tagged=False)
-    words.store()
+        tensor.copy_(staged.put_back())

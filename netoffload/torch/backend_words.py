@@ -15,7 +15,6 @@ PowerSGD hook resize theirs.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor
 
 from netoffload.collectives import Half
+from netoffload.collectives.announcement import in_words
 from netoffload.collectives.exchange import FLOAT_OCTETS, Vector
 from netoffload.collectives.schedule import Span, consecutive
 from netoffload.compiled.arrays import Float32Array, Uint8Array
@@ -231,10 +231,7 @@ def types_of(tensors: Iterable[Tensor]) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _joined(tensors: tuple[tuple[torch.dtype, int], ...]) -> str:
-    runs = [(key, len(list(run))) for key, run in itertools.groupby(tensors)]
-    return ", ".join(
-        f"{_named(dtype)}[{count}]" + ("" if times == 1 else f" ({times} times)") for (dtype, count), times in runs
-    )
+    return in_words(f"{_named(dtype)}[{count}]" for dtype, count in tensors)
 
 
 def _named(dtype: torch.dtype) -> str:

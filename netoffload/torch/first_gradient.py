@@ -72,11 +72,11 @@ class FirstGradient:
             return "its hook is registered, but the wrapped model was not called, or only inside no_sync()"
         if any(issubclass(type(one), sharded) for one in alive):
             return "the model is FSDP2's, which has no hook: use netoffload.torch.fsdp.compress"
-        engines = [said for name, said in ENGINES.items() if name in sys.modules]
+        engines = [fault for name, fault in ENGINES.items() if name in sys.modules]
         if engines or wrapped:
-            said = f" ({engines[0]})" if engines else ""
+            fault = f" ({engines[0]})" if engines else ""
             return (
-                f"no DistributedDataParallel has it{said}: call register_comm_hook(state, compress_hook) on the model"
+                f"no DistributedDataParallel has it{fault}: call register_comm_hook(state, compress_hook) on the model"
             )
         return "there is no DistributedDataParallel that it could be registered on"
 

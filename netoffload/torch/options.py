@@ -36,45 +36,33 @@ class Options:
 
     A :class:`~netoffload.torch.state.CompressionState` takes all of them but ``min_octets``; ``DistributedOptimizer``
     and ``Periodic`` have their state's. A group of the backend takes those of :data:`BACKEND`.
-
-    Attributes:
-        codec: the codec by which NICs or this process compress; None: the NIC's, or without a NIC ``inline``'s default.
-        bound: k of the codec's error bound 2^-k; None: likewise.
-        offload: who applies the codec: ``nic``, ``inline``, ``auto`` or ``off``; None: $NETOFFLOAD_OFFLOAD, else auto.
-        scale: a power of two; or ``auto``: one per layer or segment, from its root mean square; None: 1.
-        compressor: used instead of a codec, by a name of :func:`netoffload.methods.parse`: ``fp16``, ``qsgd``.
-        error_feedback: add the residual to the next gradient.
-        start_step: number of first steps that travel exact. 0 needs ``named_parameters``: without them a state knows
-            the model's parameters only after the first step.
-        seed: seed of the compressors' random numbers.
-        batch: samples per rank and step; some rules of ``qsgd`` and ``pqasgd`` need it.
-        exact_below: parameters with fewer values travel exact.
-        exact_names: parameters whose names match one of these patterns (``*.embedding.*``) travel exact.
-        exact_vectors: parameters of one dimension (biases, norms) travel exact.
-        exact_last: the last layer travels exact.
-        require: it is an error if no gradient comes in the first 100 optimizer steps, or before the program ends.
-        min_octets: the backend leaves shorter vectors exact.
-        timeout_s: silence after which a rank is lost.
-        late_s: how long a rank that lives may keep the others waiting; a group of the backend has its ``timeout``.
     """
 
     codec: str | None = None
-    bound: int | None = None
+    """The codec by which NICs or this process compress; None: the NIC's, or without a NIC ``inline``'s default."""
+    bound: int | None = None  # k of the codec's error bound 2^-k; None: likewise
     offload: Offload | str | None = None
+    """Who applies the codec: ``nic``, ``inline``, ``auto`` or ``off``; None: $NETOFFLOAD_OFFLOAD, else auto."""
     scale: float | str | None = AUTO
+    """A power of two; or ``auto``: one per layer or segment, from its root mean square; None: 1."""
     compressor: str | None = None
-    error_feedback: bool = False
+    """Used instead of a codec, by a name of :func:`netoffload.methods.parse`: ``fp16``, ``qsgd``."""
+    error_feedback: bool = False  # add the residual to the next gradient
     start_step: int = 1
-    seed: int = 0
-    batch: int = 1
-    exact_below: int = 0
-    exact_names: tuple[str, ...] = ()
-    exact_vectors: bool = False
-    exact_last: bool = False
+    """Number of first steps that travel exact. 0 needs ``named_parameters``: without them a state knows the model's
+    parameters only after the first step."""
+    seed: int = 0  # of the compressors' random numbers
+    batch: int = 1  # samples per rank and step; some rules of `qsgd` and `pqasgd` need it
+    exact_below: int = 0  # parameters with fewer values travel exact
+    exact_names: tuple[str, ...] = ()  # parameters whose names match a pattern (`*.embedding.*`) travel exact
+    exact_vectors: bool = False  # parameters of one dimension (biases, norms) travel exact
+    exact_last: bool = False  # the last layer travels exact
     require: bool = False
-    min_octets: int = MIN_OCTETS
-    timeout_s: float = TIMEOUT_S_DEFAULT
+    """It is an error if no gradient comes in the first 100 optimizer steps, or before the program ends."""
+    min_octets: int = MIN_OCTETS  # the backend leaves shorter vectors exact
+    timeout_s: float = TIMEOUT_S_DEFAULT  # silence after which a rank is lost
     late_s: float = LATE_S_DEFAULT
+    """How long a rank that lives may keep the others waiting; a group of the backend has its ``timeout``."""
 
     _timeout: ClassVar[None] = None  # torch's ``init_device_mesh`` reads it of options in ``backend_override``
 

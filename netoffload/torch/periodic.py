@@ -83,7 +83,7 @@ class Periodic:
         self._method: WeightExchange | None = None
         self._memory: dict[str, Any] | None = None
         self._steps = 0
-        self._asked = {"every": every, "method": method, "outer": None if outer is None else str(outer)}
+        self._compared = {"every": every, "method": method, "outer": None if outer is None else str(outer)}
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the optimizer's step, and average if it is time; all ranks call it together."""
@@ -134,7 +134,7 @@ class Periodic:
         """Call the method, and take over the weights that it leaves."""
         if self._method is None:
             # Not with the options that a state compares when it connects: it may be connected already.
-            compare(self._allgather, self._asked)
+            compare(self._allgather, self._compared)
             self._method = self._made(self.state.connected().plane)
             if self._memory is not None:
                 self._method.remember(self._memory)

@@ -73,8 +73,8 @@ class StagedSparse:
 
     devices: list[torch.device] | None = None
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        added_as = _added_as(tensor)
+    def __init__(self, tensor: torch.Tensor, added_as: torch.dtype | None = None) -> None:
+        added_as = _added_as(tensor) if added_as is None else added_as
         if tensor.device.type != "cpu" or tensor.layout is not torch.sparse_coo:
             raise UsageError(
                 f"sparse gradients travel as COO tensors of the CPU, not as {tensor.layout} of {tensor.device}"
@@ -92,18 +92,23 @@ class StagedSparse:
         parts = self._tensor.indices(), self._tensor.values()
         return torch.cat([part.contiguous().reshape(-1).view(torch.uint8) for part in parts]).numpy()
 
-    def average(self, payloads: Sequence[Uint8Array]) -> None:
-        """Become the mean of all ranks' tensors.
+    def add_up(self, payloads: Sequence[Uint8Array]) -> None:
+        """Become the sum of all ranks' tensors.
 
         Two at a time, so that no sum depends on the order in which torch adds values of the same indices.
         """
         total = self._of(payloads[0])
         for payload in payloads[1:]:
             total = (total + self._of(payload)).coalesce()
-        self._tensor = total / len(payloads)
+        self._tensor = total
+
+    def average(self, payloads: Sequence[Uint8Array]) -> None:
+        """Become the mean of all ranks' tensors."""
+        self.add_up(payloads)
+        self._tensor = self._tensor / len(payloads)
 
     def put_back(self) -> torch.Tensor:
-        """Return the mean, in the type of the tensor."""
+        """Return the sum or the mean, in the type of the tensor."""
         return self._tensor.to(self._dtype)
 
     def _of(self, payload: Uint8Array) -> torch.Tensor:

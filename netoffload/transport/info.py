@@ -26,28 +26,17 @@ CLASS_COUNTERS = ("tx_class_0", "tx_class_8", "tx_class_16", "tx_class_32")
 
 @dataclass(frozen=True)
 class NicShare:
-    """What this rank's NIC did with what it sent, on the connections of one communicator.
+    """What this rank's NIC did with what it sent, on the connections of one communicator."""
 
-    Attributes:
-        raw_octets: float32 octets that it compressed.
-        payload_octets: octets of the payloads that it made of them.
-        wire_octets: octets of the frames that carried them, headers included.
-        frames: number of these frames.
-        bypassed_segments: TCP segments that it passed on raw.
-        fallbacks: connections that went back to raw because their frames did not arrive.
-        class_floats: floats by the octets that each took (0, 1, 2, 4). They are the whole NIC's: a flow has no such
-            count.
-        codec_s: seconds that the NIC spent compressing and decoding, for all flows.
-    """
-
-    raw_octets: int = 0
-    payload_octets: int = 0
-    wire_octets: int = 0
-    frames: int = 0
-    bypassed_segments: int = 0
-    fallbacks: int = 0
+    raw_octets: int = 0  # float32 octets that it compressed
+    payload_octets: int = 0  # octets of the payloads that it made of them
+    wire_octets: int = 0  # octets of the frames that carried them, headers included
+    frames: int = 0  # number of these frames
+    bypassed_segments: int = 0  # TCP segments that it passed on raw
+    fallbacks: int = 0  # connections that went back to raw because their frames did not arrive
     class_floats: tuple[int, int, int, int] = (0, 0, 0, 0)
-    codec_s: float = 0.0
+    """Floats by the octets that each took (0, 1, 2, 4). They are the whole NIC's: a flow has no such count."""
+    codec_s: float = 0.0  # seconds that the NIC spent compressing and decoding, for all flows
 
     @property
     def ratio(self) -> float:
@@ -73,33 +62,23 @@ class CommInfo:
     """What calls of one communicator did, seen from this rank.
 
     An existing one never changes. It is not frozen, because a frozen one takes 3 us to make, and every call makes two.
-
-    Attributes:
-        calls: number of calls.
-        raw_octets: octets that this rank handed to its sockets, before any compression. If data goes untagged
-            (``Allreduce_ring``, short vectors, and what an aggregator sends down), they include the announcements of
-            the calls' meetings, 128 octets each.
-        seconds: time in the calls.
-        wire_s: part of ``seconds`` in which the rank slept until data came or went.
-        reduce_s: part of ``seconds`` that the operation took, such as adding.
-        codec_s: part of ``seconds`` in this host's codec: rounding, and coding if the ranks code by themselves.
-        payload_octets: ``raw_octets`` after compression by this rank or its NIC. It equals ``raw_octets`` if neither
-            compressed, or if the NIC was not asked.
-        offload: who compresses what these calls send tagged; None: there were no calls.
-        nic: what the NIC did with the octets; None without a NIC, or if it was not asked (see the module).
-        nic_counters: every counter of the NIC, other traffic included; None as for ``nic``.
     """
 
-    calls: int = 0
+    calls: int = 0  # number of calls
     raw_octets: int = 0
-    seconds: float = 0.0
-    wire_s: float = 0.0
-    reduce_s: float = 0.0
-    codec_s: float = 0.0
+    """Octets that this rank handed to its sockets, before any compression. If data goes untagged (``Allreduce_ring``,
+    short vectors, and what an aggregator sends down), they include the announcements of the calls' meetings, 128 octets
+    each."""
+    seconds: float = 0.0  # time in the calls
+    wire_s: float = 0.0  # part of `seconds` in which the rank slept until data came or went
+    reduce_s: float = 0.0  # part of `seconds` that the operation took, such as adding
+    codec_s: float = 0.0  # part of `seconds` in this host's codec: rounding, and coding if the ranks code by themselves
     payload_octets: int = 0
-    offload: Offload | None = None
-    nic: NicShare | None = None
-    nic_counters: Mapping[str, int] | None = None
+    """``raw_octets`` after compression by this rank or its NIC; equal to them if neither compressed, or if the NIC was
+    not asked."""
+    offload: Offload | None = None  # who compresses what these calls send tagged; None: there were no calls
+    nic: NicShare | None = None  # what the NIC did with the octets; None without a NIC, or if it was not asked
+    nic_counters: Mapping[str, int] | None = None  # every counter of the NIC, other traffic included
 
     @property
     def ratio(self) -> float:

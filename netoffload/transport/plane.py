@@ -20,7 +20,7 @@ import reprlib
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -34,7 +34,9 @@ from netoffload.collectives import (
     allreduce_halves,
     barrier,
     is_short,
+    ring_allreduce,
 )
+from netoffload.collectives.exchange import Vector
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
 from netoffload.collectives.ring import chunk_for
 from netoffload.compiled.arrays import Float32Array, Uint16Array
@@ -51,9 +53,9 @@ from netoffload.transport.rendezvous.agreement import (
     Precision,
     Quantiser,
     agree,
-    asked_precision,
     own_address,
     own_offer,
+    requested_precision,
 )
 from netoffload.transport.rounds.driver import numba_found, prepare
 from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
@@ -103,7 +105,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse a codec or bound that no NIC has, before a rank waits for the others."""
-        asked_precision(self.codec, self.bound_k)
+        requested_precision(self.codec, self.bound_k)
 
     def with_environment(self) -> Settings:
         """Return the settings, completed from the environment's variables."""
@@ -221,6 +223,36 @@ class DataPlane:
         self.short_allreduce(1, Operation.MAX, tagged=False)(found, found)  # a rank that only receives knows nothing
         self._is_coded = bool(found[0])
 
+    def allreduce(
+        self,
+        values: Vector,
+        operation: Operation,
+        *,
+        tagged: bool,
+        source: Float32Array | None = None,
+        have_met: bool = False,
+    ) -> None:
+        """Replace ``values`` by the reduction of every rank's ``source``; None: of ``values``.
+
+        Short float32 is gathered, all else takes a ring; arguments as for ``ring_allreduce``.
+        """
+        if values.dtype.char == "f" and is_short(values.size, self.exchange.size):
+            floats = cast("Float32Array", values)
+            self.short_allreduce(values.size, operation, tagged=tagged)(floats if source is None else source, floats)
+            return
+        if source is not None and values.ctypes.data != source.ctypes.data:
+            np.copyto(values, source)
+        quantise, chunk_floats = self.quantise if tagged else None, self.chunk_floats()
+        ring_allreduce(
+            self.exchange,
+            values,
+            tagged=tagged,
+            operation=operation,
+            quantise=quantise,
+            chunk_floats=chunk_floats,
+            have_met=have_met,
+        )
+
     def groups(self) -> Groups:
         """Return the ranks grouped by network (/24), or, on one network, in groups of about sqrt(p) ranks."""
         by_network = groups_by_network(self.addresses)
@@ -247,12 +279,12 @@ _lock = threading.Lock()
 _table: dict[Hashable, Shared] = {}  # the groups of this process, by `_key_of`
 
 
-def _key_of(group: Hashable | None, rank: int, *asked: Hashable) -> Hashable | None:
+def _key_of(group: Hashable | None, rank: int, *requested: Hashable) -> Hashable | None:
     """Return the key of a group: set-ups with the same key may share a watch; None: this one shares none."""
     if group is None:
         return None
     # The process id, so that a forked child shares none of its parent's connections.
-    return group, rank, *asked, os.getpid(), os.environ.get(ENV_ADDRESS), os.environ.get(ENV_CONTROL)
+    return group, rank, *requested, os.getpid(), os.environ.get(ENV_ADDRESS), os.environ.get(ENV_CONTROL)
 
 
 @contextlib.contextmanager
@@ -292,11 +324,11 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
     try:
         settings = settings.with_environment()
         assert settings.offload is not None
-        own = own_offer(settings.offload, asked_precision(settings.codec, settings.bound_k))
+        own = own_offer(settings.offload, requested_precision(settings.codec, settings.bound_k))
     except NetOffloadError as error:
         failure = error
-    asked = settings.timeout_s, settings.offload, settings.codec, settings.bound_k, settings.only_moves
-    key = _key_of(rendezvous.group, rendezvous.rank, *asked)
+    requested = settings.timeout_s, settings.offload, settings.codec, settings.bound_k, settings.only_moves
+    key = _key_of(rendezvous.group, rendezvous.rank, *requested)
     with _held(key, own.marking) as found, contextlib.ExitStack() as stack:
         hosts, names = _hosts_and_names(rendezvous([host, found and found.name]))
         shared = found if len(set(names)) == 1 else None

@@ -13,7 +13,8 @@ from netoffload import codec
 from netoffload.collectives import aggregate, barrier, ring_allreduce, tree_exchange, worker_exchange
 from netoffload.collectives.hierarchy import SubExchange
 from netoffload.collectives.inprocess import InProcessExchange, run_ranks
-from netoffload.collectives.reference import tree_of_aggregators
+from netoffload.collectives.reference import ring_sum, tree_of_aggregators
+from netoffload.collectives.samples import whole_numbers
 from netoffload.collectives.schedule import aggregator_tree
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import PeerLostError, UsageError
@@ -184,3 +185,8 @@ def test_an_aggregator_needs_workers_and_a_worker_another_rank() -> None:
         run_ranks(1, lambda exchange: worker_exchange(exchange, vector, vector, aggregator=0, tagged=False))
     with pytest.raises(UsageError, match="lengths must be equal"):
         run_ranks(2, lambda exchange: worker_exchange(exchange, vector, vector[:2], aggregator=0, tagged=False))
+
+
+def test_the_oracle_is_the_plain_sum_where_that_is_exact() -> None:
+    vectors = [whole_numbers(rank, 1001, seed=1) for rank in range(4)]
+    np.testing.assert_array_equal(ring_sum(vectors), np.sum(vectors, axis=0, dtype=np.float64).astype(np.float32))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Compressor, Layout, State, libraries, registry
 from netoffload.compressors.base import HEADER_OCTETS
-from netoffload.compressors.general import General
+from netoffload.compressors.libraries import General
 from netoffload.compressors.qsgd import NORMS, Qsgd
 from netoffload.compressors.scalers import Scale
 from netoffload.compressors.terngrad import TernGrad

@@ -5,6 +5,7 @@ import pytest
 
 from netoffload.compressors import Layout, State, registry
 from netoffload.errors import UsageError
+from netoffload.lab.bench.compressors import specs
 
 LAYOUT = Layout((60, 0, 41))
 RANDOM = np.random.default_rng(3)
@@ -28,7 +29,7 @@ def test_a_layout_knows_its_offsets_and_groups() -> None:
 MORE_SPECS = ("8bit:type=linear,bucket=32", "wgt:threshold=0.02", "bgt:threshold=0.02", "qgt:threshold=0.02")
 
 
-@pytest.mark.parametrize("spec", [*registry.specs(), *MORE_SPECS])
+@pytest.mark.parametrize("spec", [*specs(), *MORE_SPECS])
 @pytest.mark.parametrize("error_feedback", [False, True])
 def test_a_restored_state_goes_on_bit_for_bit(spec: str, error_feedback: bool) -> None:
     compressor = registry.parse(spec)
@@ -91,7 +92,7 @@ def test_ranks_and_steps_round_differently_and_seeds_repeat() -> None:
         compressor.make_state(LAYOUT, seed=-1)
 
 
-@pytest.mark.parametrize("spec", registry.specs())
+@pytest.mark.parametrize("spec", specs())
 def test_every_method_is_what_its_text_says(spec: str) -> None:
     compressor = registry.parse(spec)
     assert registry.parse(compressor.spec) == compressor

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from netoffload.collectives import Exchange
-from netoffload.collectives.exchange import Gathering, Meeting, RingRound
+from netoffload.collectives.exchange import Gathering, RingRound
 from netoffload.collectives.hierarchy import SubExchange
 from netoffload.transport.local_ranks import run_tcp
 from netoffload.transport.messages import links, watch
@@ -43,7 +43,7 @@ class Watched(SubExchange):
         super().__init__(whole, range(whole.size))
         self.driven: list[bool] = []
 
-        def drive(round_: RingRound | Meeting | Gathering) -> bool:
+        def drive(round_: RingRound | Gathering) -> bool:
             self.driven.append(not by_hand and whole.drive(round_))
             return self.driven[-1]
 

@@ -15,7 +15,7 @@ import pytest
 from netoffload.codec import CodecId
 from netoffload.collectives import Operation, Quantise, barrier, ring_allgather, ring_allreduce, ring_reduce_scatter
 from netoffload.collectives.announcement import ANNOUNCEMENT_OCTETS, Announcement, Call, meet
-from netoffload.collectives.exchange import Gathering, Meeting, RingRound
+from netoffload.collectives.exchange import Gathering, RingRound
 from netoffload.collectives.hierarchy import hierarchical_allreduce
 from netoffload.collectives.operations import apply
 from netoffload.collectives.reference import reduce_scatter, ring_sum
@@ -279,7 +279,7 @@ def test_what_a_rank_sent_before_it_gave_up_is_not_taken_for_its_next_call(gives
         if exchange.rank == 1:
             whole = Watched(exchange)
 
-            def drive(round_: RingRound | Meeting | Gathering) -> bool:
+            def drive(round_: RingRound | Gathering) -> bool:
                 result = exchange.drive(round_)
                 met.set()
                 return result
@@ -337,9 +337,13 @@ def test_whoever_comes_to_a_meeting_breaks_the_silence() -> None:
     left, right = socket.socketpair()
     with left, right:
         ours, heard, port = np.arange(24, dtype=np.uint8), np.zeros(24, np.uint8), loop_port.make_port()
+        floats, spans, hops = np.empty(0, np.float32), np.empty((0, 2), np.int64), np.empty(0, np.uint8)
+        plan = meeting_loop.GatheringPlan(
+            ours, heard, 24, floats, floats.view(np.uint32), floats, spans, hops, 0, 0, loop_port.NOT_ROUNDED, 0
+        )
         port.state[loop_port.QUIET_NS] = 5  # of slices before
         right.sendall(ours.tobytes())
         pairs = np.array([(left.fileno(), left.fileno())], np.int64)
-        assert meeting_loop.run_meeting(pairs, 10**9, 10**9, ours, heard, port) == loop_port.DONE
+        assert meeting_loop.run_gathering(pairs, 10**9, 10**9, plan, port) == loop_port.DONE
         assert port.state[loop_port.QUIET_NS] == 0
         assert heard.tobytes() == right.recv(24) == ours.tobytes()

@@ -27,7 +27,6 @@ import numpy as np
 
 from netoffload.codec.bursts import LANES
 from netoffload.collectives import Operation, barrier, ring_allgather, ring_allreduce
-from netoffload.collectives.samples import read_gradients
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
@@ -40,6 +39,7 @@ from netoffload.lab.machine import cpu_model
 from netoffload.lab.models import advice
 from netoffload.lab.models.advice import Coding, Network, Prediction, Workload
 from netoffload.lab.models.exchange import ring_delays_s
+from netoffload.lab.models.gradients import read_gradients
 from netoffload.lab.units import format_ms, parse_rate_bps
 from netoffload.machine.environment import versions
 from netoffload.methods.scales import codec_rms, exponent_for, root_mean_square

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from netoffload import config
-from netoffload.collectives.samples import gradients_from
 from netoffload.errors import UsageError
 from netoffload.lab.bench.jobs import (
     ALLREDUCE_ARGUMENTS,
@@ -30,6 +29,7 @@ from netoffload.lab.bench.jobs import (
 from netoffload.lab.bench.settings import AllreduceSettings, parse_vector_octets
 from netoffload.lab.declared import Finding, Progress, Table, mega, numbers, rates, words
 from netoffload.lab.models.exchange import least_s
+from netoffload.lab.models.gradients import gradients_from
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
 from netoffload.lab.testbed.nics import NIC_IMPORTS
 from netoffload.lab.units import format_ms, parse_rate_bps

@@ -29,7 +29,6 @@ from netoffload.codec import Codec, get, kernels
 from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST_PAYLOAD, Middle
 from netoffload.codec.packed import GROUP
 from netoffload.codec_specs import BOUNDED_BY_K, Cut
-from netoffload.collectives.samples import gradients_from, parse_sigma, read_gradients
 from netoffload.compiled import jit
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compiled.octets import copy_octets
@@ -41,6 +40,7 @@ from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import CodecSettings, parse_vector_octets
 from netoffload.lab.declared import Column, Finding, Progress, Table, percent, words
 from netoffload.lab.machine import cpu_model
+from netoffload.lab.models.gradients import gradients_from, parse_sigma, read_gradients
 from netoffload.lab.reports import Panel, Series, draw_panels
 from netoffload.machine.environment import versions
 

@@ -23,15 +23,17 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 
-from netoffload.collectives.samples import gradient_of, parse_sigma, read_gradients
+from netoffload.collectives.samples import gradient_of
 from netoffload.compiled.arrays import Float32Array, Float64Array
-from netoffload.compressors import Layout, registry
+from netoffload.compressors import Layout, libraries, registry
 from netoffload.compressors.base import Compressor
+from netoffload.compressors.libraries import General
 from netoffload.errors import UsageError
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import CompressorsSettings, parse_vector_octets
 from netoffload.lab.declared import AllOrNothing, Column, Finding, Progress, Table, words
 from netoffload.lab.machine import cpu_model
+from netoffload.lab.models.gradients import parse_sigma, read_gradients
 from netoffload.machine.environment import versions
 
 HDC: Final = "hdc"
@@ -39,6 +41,29 @@ HDC: Final = "hdc"
 WARM_RUNS: Final = 2
 SHORTEST_S: Final = 1e-9
 """The clock's resolution: the least time that is used."""
+
+VARIANTS: Final = {
+    "nic": ("codec=bounded", "codec=packed", "codec=truncate16"),
+    "terngrad": ("packing=bits", "clip_factor=0", "bucket=512,clip_factor=0"),
+    "qsgd": (
+        "levels=127",
+        "norm=l2,bucket=0,rule=n",
+        "norm=l2,bucket=0,rule=mn,batch=25",
+        "norm=l2,rule=n",
+        "coding=gamma",
+        "norm=l2,rule=n,coding=omega",
+        "norm=l2,levels=1,coding=gaps",
+    ),
+    **dict.fromkeys(("wgt", "bgt", "qgt"), ("threshold=0.005",)),
+    "chunked-topk": ("k=32",),
+    "8bit": ("bucket=512", "type=linear", "type=static,norm=offset,offset=1", "type=mantissa,norm=offset,offset=1"),
+    "half": ("format=bf16",),
+    "general": tuple(f"library={name}" for name in libraries.available() if name != General.library),
+}
+"""By compressor, the parameters that are shown beside its defaults."""
+
+UNBIASED: Final = ("none", "terngrad", "qsgd")
+"""Compressors for which the mean of decode(encode(v)) over the randomness is v."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +111,18 @@ class Findings(Finding):
         yield "enc, dec: GB/s of floats per second of one core's time"
 
 
+def specs() -> tuple[str, ...]:
+    """Return the text forms of every compressor and its variants; without ``general`` if its package is missing."""
+    names = [name for name in registry.names() if name != General.name or General.library in libraries.available()]
+    return tuple(spec for name in names for spec in (name, *(f"{name}:{one}" for one in VARIANTS.get(name, ()))))
+
+
 class Compressors(AllOrNothing[Findings]):
     """Every compressor that was asked for, on one vector."""
 
     def __init__(self, asked: CompressorsSettings) -> None:
         self._asked = asked
-        self._compressors = [registry.parse(spec) for spec in asked.compressor or registry.specs()]
+        self._compressors = [registry.parse(spec) for spec in asked.compressor or specs()]
 
     def measure(self, progress: Progress) -> None:
         """Measure everything."""
@@ -111,7 +142,7 @@ class Compressors(AllOrNothing[Findings]):
                     **vars(seen),
                     compressor=compressor.name,
                     spec=compressor.spec,
-                    unbiased=compressor.unbiased,
+                    unbiased=compressor.name in UNBIASED,
                     encode_GBps=fast[0],
                     decode_GBps=fast[1],
                 )

@@ -26,7 +26,6 @@ from typing import Annotated, Any, Final
 import numpy as np
 
 from netoffload.codec import get
-from netoffload.collectives.samples import gradients_from
 from netoffload.config import check_choice, format_rate
 from netoffload.errors import NetOffloadError, RunError
 from netoffload.lab.bench import vpn_peers
@@ -34,6 +33,7 @@ from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import PEERS_ALL, PEERS_NONE, NicBenchSettings, listed, parse_vector_octets
 from netoffload.lab.declared import Column, Finding, Progress, Table, words
 from netoffload.lab.machine import cpu_model
+from netoffload.lab.models.gradients import gradients_from
 from netoffload.lab.results import Spread
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, nics, prepared_ranks
 from netoffload.lab.testbed.build import check_root

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from netoffload import config
-from netoffload.collectives.samples import gradients_from
 from netoffload.errors import UsageError
 from netoffload.lab.bench.jobs import (
     COMPUTE,
@@ -25,6 +24,7 @@ from netoffload.lab.bench.jobs import (
 from netoffload.lab.bench.settings import OverlapSettings, parse_vector_octets
 from netoffload.lab.declared import AllOrNothing, Progress, Table, mega, rates
 from netoffload.lab.models.exchange import least_s
+from netoffload.lab.models.gradients import gradients_from
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
 from netoffload.lab.units import parse_rate_bps
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from netoffload.collectives import Quantise, aggregate, barrier, is_short, worker_exchange
 from netoffload.collectives.reference import RoundTrip, aggregated, hierarchical_sum, ring_sum
-from netoffload.collectives.samples import Draw, gradients_from, whole_numbers
+from netoffload.collectives.samples import whole_numbers
 from netoffload.collectives.schedule import ring_octets
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.programs import end_at_once
@@ -46,6 +46,7 @@ from netoffload.lab.bench.jobs import ALLREDUCE_ARGUMENTS, WHATS, AllreduceRecor
 from netoffload.lab.bench.settings import AllreduceSettings
 from netoffload.lab.declared import Finding, Table, add_arguments
 from netoffload.lab.models.exchange import least_s
+from netoffload.lab.models.gradients import Draw, gradients_from
 from netoffload.lab.testbed.build import octets_on_wires
 from netoffload.lab.testbed.processes import process_cpu_s
 from netoffload.lab.units import parse_rate_bps

@@ -23,7 +23,6 @@ from typing import Final
 import numpy as np
 
 from netoffload.collectives import barrier
-from netoffload.collectives.samples import gradients_from
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import check_choice, parse_size_octets
 from netoffload.errors import ReplicaError, UsageError
@@ -32,6 +31,7 @@ from netoffload.lab.bench.jobs import COMPUTE, OVERLAP_ARGUMENTS, OverlapRecord,
 from netoffload.lab.bench.rank_allreduce import described, measure_and_tell, parser_of
 from netoffload.lab.bench.settings import OverlapSettings
 from netoffload.lab.declared import Table, add_arguments
+from netoffload.lab.models.gradients import gradients_from
 from netoffload_mpi import MPI, CompComm
 from netoffload_mpi.requests import CompRequest
 

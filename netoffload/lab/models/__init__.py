@@ -1,1 +1,3 @@
-"""Models: the time of an exchange (``exchange``), its schedules (``simulation``), the codecs as circuits."""
+"""Models: the time of an exchange (``exchange``), its schedules (``simulation``), the codecs as circuits, and the
+gradients that experiments name (``gradients``).
+"""

@@ -9,11 +9,12 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 
-from netoffload.collectives.samples import gradient_of, parse_sigma
+from netoffload.collectives.samples import gradient_of
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.lab.declared import AllOrNothing, Column, Finding, Progress, Table, mega, words
 from netoffload.lab.models import hardware
+from netoffload.lab.models.gradients import parse_sigma
 from netoffload.lab.models.settings import EngineSettings
 from netoffload.lab.units import parse_clock_hz
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
-from netoffload.collectives.samples import gradients_from
 from netoffload.collectives.schedule import allgather_walk, allreduce_walk, partition, reduce_scatter_walk
 from netoffload.engine.pair import Stream, pair
 from netoffload.lab.declared import Column, Finding, Progress, words
 from netoffload.lab.models import exchange
 from netoffload.lab.models.exchange import Link
+from netoffload.lab.models.gradients import gradients_from
 from netoffload.wire import vnet
 
 GRADIENTS: Final = "gaussian:0.002"

@@ -57,7 +57,7 @@ class Message:
         return self.context == context and source in (None, self.source) and tag in (None, self.tag)
 
     @property
-    def is_asked(self) -> bool:
+    def is_readable(self) -> bool:
         """Whether its octets may be read now."""
         return self.receive is not None or self.is_unwanted
 
@@ -102,21 +102,21 @@ class Mailbox:
 
     posted: list[Receive] = field(default_factory=list)
     """Receives without a message, in the order in which they were posted."""
-    unasked: list[Message] = field(default_factory=list)  # messages without a receive, in order of arrival
+    unmatched: list[Message] = field(default_factory=list)  # messages without a receive, in order of arrival
     streams: dict[int, deque[Message]] = field(default_factory=dict)
     """By source, in the order of the stream: messages that are not whole yet."""
-    asked: dict[int, int] = field(default_factory=dict)
+    readable: dict[int, int] = field(default_factory=dict)
     """By source: how many messages in its stream may be read. A count, because a stream may hold thousands."""
 
     def waiting(self, source: int) -> int:
         """Return how many messages have no receive, or have not come whole from ``source``; the larger number."""
-        return max(len(self.unasked), len(self.streams.get(source, ())))
+        return max(len(self.unmatched), len(self.streams.get(source, ())))
 
     def post(self, receive: Receive) -> None:
         """Add a receive."""
-        for index, message in enumerate(self.unasked):
+        for index, message in enumerate(self.unmatched):
             if receive.takes(message):
-                del self.unasked[index]
+                del self.unmatched[index]
                 self._match(message, receive)
                 message.deliver()
                 return
@@ -124,7 +124,7 @@ class Mailbox:
 
     def first(self, source: int | None, tag: int | None, context: int) -> Arrival | None:
         """Return what a receive with these arguments would get, None if nothing; as an argument None matches any."""
-        for message in self.unasked:
+        for message in self.unmatched:
             if message.suits(source, tag, context):
                 return message.arrival()
         return None
@@ -148,7 +148,7 @@ class Mailbox:
                 self._match(message, receive)
                 break
         else:
-            self.unasked.append(message)
+            self.unmatched.append(message)
         self._await(message)
         message.deliver()
 
@@ -156,13 +156,13 @@ class Mailbox:
         """Add a message that was announced in a context that has ended."""
         message.is_unwanted = True
         if message.octets:
-            self.asked[message.source] = self.asked.get(message.source, 0) + 1
+            self.readable[message.source] = self.readable.get(message.source, 0) + 1
         self._await(message)
 
     def wanted(self, source: int) -> memoryview | None:
         """Return the buffer to fill next from the stream of ``source``; None: nothing may be read now."""
         stream = self.streams.get(source)
-        if not stream or not self.asked.get(source):
+        if not stream or not self.readable.get(source):
             return None
         return stream[0].target()
 
@@ -171,7 +171,7 @@ class Mailbox:
         stream = self.streams[source]
         stream[0].got += count
         if stream[0].got == stream[0].octets:
-            self.asked[source] -= stream[0].is_asked
+            self.readable[source] -= stream[0].is_readable
             stream.popleft().deliver()
 
     def fail_hopeless(self, context: int, rank: int, left: Collection[int], everybody_left: bool) -> None:
@@ -193,11 +193,11 @@ class Mailbox:
             if receive.context == context:
                 receive.request.fail(error)
         self.posted = [receive for receive in self.posted if receive.context != context]
-        self.unasked = [message for message in self.unasked if message.context != context]
+        self.unmatched = [message for message in self.unmatched if message.context != context]
         for source, stream in self.streams.items():
             for message in stream:
                 if message.context == context and not message.is_unwanted:
-                    self.asked[source] = self.asked.get(source, 0) + (not message.is_asked)
+                    self.readable[source] = self.readable.get(source, 0) + (not message.is_readable)
                     message.own, message.is_unwanted = None, True  # what comes is dropped, which frees both buffers
                     if message.receive is not None:
                         message.receive.request.fail(error)
@@ -228,7 +228,7 @@ class Mailbox:
             receive.request.fail(error)
             message.own, message.is_unwanted = None, True
         if message.got < message.octets:
-            self.asked[message.source] = self.asked.get(message.source, 0) + 1
+            self.readable[message.source] = self.readable.get(message.source, 0) + 1
 
 
 def hopeless(source: int | None, rank: int, left: Collection[int], everybody_left: bool) -> PeerLostError | None:

@@ -248,7 +248,7 @@ class Watch:
         """Do what a frame asks for."""
         if frame.kind is Kind.MESSAGE:
             octets = frame.count * FLOAT_OCTETS
-            self._announced(Message(rank, frame.tag, octets, context=frame.context, words=frame.text))
+            self._on_announcement(Message(rank, frame.tag, octets, context=frame.context, words=frame.text))
         elif frame.kind is Kind.CONNECT:
             if rank > self.rank:
                 raise MalformedError("asked a lower rank to connect: install the same version everywhere")
@@ -266,7 +266,7 @@ class Watch:
         self._ahead.add(number)
         self._context(number)
 
-    def _announced(self, message: Message) -> None:
+    def _on_announcement(self, message: Message) -> None:
         if self.mailbox.waiting(message.source) >= MESSAGES_MAX:
             raise MalformedError(f"announced {MESSAGES_MAX} messages that this rank has not received")
         if message.context in self.links.ended or self._context(message.context).failure is not None:
@@ -280,7 +280,7 @@ class Watch:
         if frame.context != EVERY:
             peer.left.add(frame.context)
             if frame.context not in self.links.ended:
-                self._context(frame.context).hear_farewell(frame)
+                self._context(frame.context).on_farewell(frame)
             return
         peer.has_left = True
         if frame.kind is not Kind.CLOSED:
@@ -528,7 +528,7 @@ class Context:
 
     # What follows is called under the lock.
 
-    def hear_farewell(self, frame: Frame) -> None:
+    def on_farewell(self, frame: Frame) -> None:
         """Take note that a peer has left this context, perhaps with a reason to end it."""
         if frame.kind is Kind.CLOSED:
             self.fail_hopeless()

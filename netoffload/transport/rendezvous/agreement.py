@@ -176,7 +176,7 @@ def _precision(fields: Any) -> Precision | None:
     return None if fields is None else Precision(codec.get(fields[0]).name, check_bound_k(_number(fields[1], 0, 2**31)))
 
 
-def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | None:
+def requested_precision(codec_name: str | None, bound_k: int | None) -> Precision | None:
     """Return what the caller wants tagged data rounded by; None: as the NIC does."""
     if codec_name is None and bound_k is None:
         return None
@@ -185,29 +185,29 @@ def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | 
     return Precision(codec.get(codec_name).name, check_bound_k(bound_k))
 
 
-def own_offer(offload: Offload, asked: Precision | None) -> Offer:
-    """Return the part of this rank's offer that says who compresses, and how. ``asked`` is what the caller names."""
-    coding = asked or Precision(INLINE_CODEC, INLINE_BOUND_K)
+def own_offer(offload: Offload, requested: Precision | None) -> Offer:
+    """Return the part of this rank's offer that says who compresses, and how; the caller ``requested`` a precision."""
+    coding = requested or Precision(INLINE_CODEC, INLINE_BOUND_K)
     if offload is Offload.NIC:
-        marking, precision = own_nic(asked)
+        marking, precision = own_nic(requested)
         return Offer(marking=marking, precision=precision)
     if offload is Offload.AUTO:
         marking, precision = own_nic(None)
-        if asked not in (None, precision):
+        if requested not in (None, precision):
             marking, precision = None, None
         return Offer(marking=marking, precision=precision, offload=offload, coding=coding)
     return Offer(offload=offload, coding=coding if offload is Offload.INLINE else None)
 
 
-def own_nic(asked: Precision | None) -> tuple[Marking | None, Precision | None]:
+def own_nic(requested: Precision | None) -> tuple[Marking | None, Precision | None]:
     """Return what this rank's NIC takes for tagged (None: there is no NIC), and what tagged data is rounded by."""
     path = os.environ.get(ENV_CONTROL)
     if not path:
-        return None, asked
+        return None, requested
     info = request(path, "info")
     nic = Precision(str(info["codec"]), int(info["bound_k"]))
-    if asked is not None and asked != nic:
-        raise UsageError(f"asked for {_describe(asked)}, but the NIC does {_describe(nic)}")
+    if requested is not None and requested != nic:
+        raise UsageError(f"asked for {_describe(requested)}, but the NIC does {_describe(nic)}")
     tag = parse_tag(str(info["tag"]))
     if tag == TAG_ANY:
         raise UsageError("the NIC's tag is any, but ranks have exact connections too: give the NIC a ToS (--tag 0x28)")

@@ -23,7 +23,7 @@ from typing import Final, Literal, cast
 import numpy as np
 
 from netoffload.collectives import Stopwatch
-from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Gathering, Meeting, Quantise, RingRound
+from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Gathering, Quantise, RingRound
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED, compiled_for
 from netoffload.errors import CollectiveError, PeerLostError
@@ -125,7 +125,6 @@ def prepare() -> None:
     count_received(coding, 0, 0)
     unpack(coding, coding.decoded.view(np.uint8), 0)
     nobody = np.empty((0, 2), np.int64)
-    meeting_loop.run_meeting(nobody, 0, 0, octets, octets, port)
     words = nothing.view(np.uint32)
     gathering = GatheringPlan(
         octets, octets, 0, nothing, words, nothing, nobody, octets, 0, 0, loop_port.NOT_ROUNDED, 0
@@ -178,30 +177,8 @@ class Driver:
             self._run(step, lambda: (outward, inward), limit_s, may_be_late=False)
         return True
 
-    def meet(self, meeting: Meeting) -> bool:
-        """Carry out a meeting; see ``Exchange.drive``."""
-        if (pairs := _tcp_pairs(meeting.pairs)) is None:
-            return False
-        port, state = self._port, self._port.state
-        state[: loop_port.PATIENCE] = 0
-        ours = np.array(list(meeting.ours), np.uint8)
-        incoming = np.frombuffer(meeting.incoming, np.uint8)
-
-        def step(slice_ns: int, limit_ns: int) -> int:
-            table = np.array([(ahead.fileno(), behind.fileno()) for ahead, behind in pairs], np.int64)
-            return meeting_loop.run_meeting(table, slice_ns, limit_ns, ours, incoming, port)
-
-        with self._lock:
-            try:
-                self._run(step, lambda: pairs[int(state[loop_port.RECEIVING])], self._late_s, may_be_late=True)
-            finally:
-                meeting.done = int(state[loop_port.RECEIVING])
-                for ahead, _ in pairs[: meeting.done]:
-                    ahead.sent_octets += ours.size
-        return True
-
     def gather(self, gathering: Gathering) -> bool:
-        """Carry out a gathering; see ``Exchange.drive``."""
+        """Carry out a meeting, with or without vectors; see ``Exchange.drive``."""
         prepared = gathering.prepared
         if prepared is None:
             prepared = gathering.prepared = _prepare_gathering(gathering, self._port)
@@ -310,11 +287,11 @@ def _prepare_gathering(gathering: Gathering, port: Port) -> _PreparedGathering |
     plan = GatheringPlan(
         gathering.outgoing,
         gathering.incoming,
-        gathering.announcement_octets,
+        len(gathering.word),
         values,
         values.view(np.uint32),
         gathering.result,
-        np.array([(span.start, span.stop) for span in gathering.spans], np.int64),
+        np.array([(span.start, span.stop) for span in gathering.spans], np.int64).reshape(-1, 2),
         np.array(gathering.rounded_hops, np.uint8),
         gathering.rank,
         int(gathering.operation),

@@ -1,11 +1,4 @@
-"""TCP connections as an ``Exchange``.
-
-Between two ranks there are up to four connections, one per lane, each made when it is first used (``links``)::
-
-    untagged   meetings, counts, short vectors, exact values         driven by the thread that calls
-    tagged     float32 of collectives, through the NICs                          "
-    control    heartbeats, farewells, headers of messages            driven by the watch (a thread, see ``watch``)
-    messages   float32 of point-to-point messages, tagged                        "
+"""TCP connections as an ``Exchange``: the lanes of collectives, which the thread that calls drives.
 
 A rank that lives but has not come to a call is *late*, for example because it evaluates its model. The others wait for
 it up to ``late_s``. A rank is *lost* if its process or host is silent for ``timeout_s``, or if its connections closed
@@ -26,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from netoffload.collectives import Channel, Stopwatch
-from netoffload.collectives.exchange import Gathering, Meeting, RingRound
+from netoffload.collectives.exchange import Gathering, RingRound
 from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.messages.watch import Context
@@ -54,6 +47,7 @@ class TcpExchange:
         self.size = size
         self.calling = ""
         self.stopwatch = Stopwatch(time.perf_counter)
+        self.meeting: Gathering | None = None
         self._timeout_s = timeout_s
         self._late_s = late_s
         self._scratch = np.empty(0, dtype=np.float32)
@@ -165,12 +159,12 @@ class TcpExchange:
         if not is_ready:
             raise standstill([channel.peer for channel in events], limit_s, may_be_late)
 
-    def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
+    def drive(self, round_: RingRound | Gathering) -> bool:
         """Carry a round out without the interpreter lock; return False if only Python can handle its operands."""
-        if isinstance(round_, Gathering):
-            self._refuse_if_closed()  # its channels were found for an earlier call
-            return self._driver.gather(round_)
-        return self._driver.meet(round_) if isinstance(round_, Meeting) else self._driver.go_round(round_)
+        if isinstance(round_, RingRound):
+            return self._driver.go_round(round_)
+        self._refuse_if_closed()  # its channels were found for an earlier call
+        return self._driver.gather(round_)
 
     def scratch(self, count: int) -> Float32Array:
         """Return ``count`` floats of this rank's scratch memory."""

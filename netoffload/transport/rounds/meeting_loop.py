@@ -1,7 +1,7 @@
-"""Meetings and gatherings as compiled functions; ``loop_port`` says what they have in common with rings.
+"""Meetings and gatherings as a compiled function; ``loop_port`` says what it has in common with rings.
 
-They do what ``_meet`` in :mod:`netoffload.collectives.announcement` and ``_gather`` in
-:mod:`netoffload.collectives.gathering` do channel by channel, which are their oracles.
+It does what ``_meet`` in :mod:`netoffload.collectives.announcement` and ``_add_up`` in
+:mod:`netoffload.collectives.gathering` do channel by channel, its oracles.
 
 **Patience.** To wake a sleeping process takes longer than to send a short message, and costs the waking rank about as
 much. So a gathering polls for a time before it sleeps. After ``ALONE_NS`` it yields its core after each poll, because
@@ -69,25 +69,12 @@ class GatheringPlan(NamedTuple):
 
 
 @kernel
-def run_meeting(
-    pairs: Int64Array, slice_ns: int, limit_ns: int, ours: Uint8Array, incoming: Uint8Array, port: Port
-) -> int:
-    """Send and receive announcements, round by round; the first round that receives another one than ``ours`` ends it.
-
-    ``pairs`` is int64[rounds, 2]: descriptors to send to and to receive from. ``incoming`` is as long as ``ours``. At
-    first all of ``port.state`` is zero except ``PATIENCE``.
-    """
-    until_ns = now_ns(port.clock) + slice_ns
-    while port.state[RECEIVING] < pairs.shape[0]:
-        result = _exchange_round(pairs, until_ns, limit_ns, ours, incoming, ours.size, ours.size, port)
-        if result != DONE or not _agree(ours, incoming, ours.size):
-            return result
-    return DONE
-
-
-@kernel
 def run_gathering(pairs: Int64Array, slice_ns: int, limit_ns: int, plan: GatheringPlan, port: Port) -> int:
-    """Meet, with all ranks' values behind the announcements, and reduce them; arguments as for :func:`run_meeting`."""
+    """Meet round by round, and reduce; the first round that receives another announcement ends it.
+
+    ``pairs`` is int64[rounds, 2]: descriptors to send to and to receive from. At first all of ``port.state`` is zero
+    except ``PATIENCE``.
+    """
     until_ns = now_ns(port.clock) + slice_ns
     word, block = plan.announcement_octets, 4 * plan.result.size
     while port.state[RECEIVING] < pairs.shape[0]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from netoffload.collectives.samples import read_gradients
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
+from netoffload.lab.models.gradients import read_gradients
 from netoffload.lab.training import data
 from netoffload.lab.training.capture import MAX_VECTORS, Board, Captured, Kept, Layer, check_tensorboard
 from netoffload.lab.training.config import TrainSettings

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 from netoffload.collectives import reference
-from netoffload.collectives.samples import gradients_from
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import ReplicaError
 from netoffload.lab.bench import rank_allreduce
+from netoffload.lab.models.gradients import gradients_from
 from netoffload_mpi import MPI, CompComm
 
 COUNT = 4000

@@ -1,13 +1,13 @@
-"""Values for benchmarks: the same in every run, different on every rank; and the slow oracle, where a sum is known."""
+"""Values for benchmarks: the same in every run, different on every rank."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from netoffload.collectives.reference import ring_sum
-from netoffload.collectives.samples import gradient_of, gradients_from, parse_sigma, whole_numbers
+from netoffload.collectives.samples import gradient_of
 from netoffload.errors import UsageError
+from netoffload.lab.models.gradients import gradients_from, parse_sigma
 
 
 def test_a_distribution_is_that_of_its_seed() -> None:
@@ -41,9 +41,10 @@ def test_what_is_neither_is_refused(text: str, message: str) -> None:
         gradients_from(text, 1)
 
 
-def test_oracle_is_the_plain_sum_where_that_is_exact() -> None:
-    vectors = [whole_numbers(rank, 1001, seed=1) for rank in range(4)]
-    np.testing.assert_array_equal(ring_sum(vectors), np.sum(vectors, axis=0, dtype=np.float64).astype(np.float32))
+def test_a_file_of_other_numbers_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "g.npy", np.arange(3))
+    with pytest.raises(UsageError, match=r"not a \.npy file of float32"):
+        gradients_from(str(tmp_path / "g.npy"), 1)
 
 
 def test_sigma_is_read_or_refused() -> None:
