@@ -98,6 +98,11 @@ class Gathering:
     rounded_hops: Sequence[bool] = ()  # per rank, whether what it sends to its right neighbour is rounded on the way
     done: int = 0  # number of complete rounds. The first round that receives another announcement is the last
     prepared: Any = field(default=None, repr=False)  # what a transport keeps for the next time that it carries this out
+    heard: memoryview = field(init=False, repr=False)  # the announcement that came in the latest round
+
+    def __post_init__(self) -> None:
+        """Keep what each call needs: to make it anew takes half a microsecond, and a short call eight."""
+        self.heard = self.incoming.data[: len(self.word)]
 
     def octets_in(self, round_: int) -> int:
         """Return the length of a round's message, in each direction: a round doubles the places that are filled."""
