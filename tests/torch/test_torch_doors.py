@@ -165,13 +165,17 @@ def test_the_examples_run_under_torchrun_without_rights(launcher: Launcher) -> N
         f"{EXAMPLES}/optimizer.py --steps 50 --compressor 8bit-dynamic",
         f"{EXAMPLES}/periodic.py --steps 50 --method pqasgd --outer",
         f"{EXAMPLES}/backend.py --steps 3",
+        f"{EXAMPLES}/diloco.py --steps 12 --every 5",
     ]
     done = launcher.torchrun(["--standalone"], "programs.all_examples", *lines)
     assert done.returncode == 0, done.stderr[-4000:]
     ratios = [float(found) for found in re.findall(r"accuracy .* ratio ([\d.]+)$", done.stdout, re.MULTILINE)]
-    assert len(ratios) == len(lines) - 1
+    assert len(ratios) == len(lines) - 2
     assert min(ratios) > 2
     assert "replicas are equal" in done.stdout
+    digests = re.findall(r"validation loss .*, parameters (\w+)", done.stdout)
+    assert len(digests) == 2
+    assert len(set(digests)) == 1
 
 
 @pytest.mark.parametrize("name", ["param_groups", "state", "defaults"])
