@@ -165,15 +165,21 @@ def test_the_examples_run_under_torchrun_without_rights(launcher: Launcher) -> N
         f"{EXAMPLES}/optimizer.py --steps 50 --compressor 8bit-dynamic",
         f"{EXAMPLES}/periodic.py --steps 50 --method pqasgd --outer",
         f"{EXAMPLES}/backend.py --steps 3",
-        f"{EXAMPLES}/diloco.py --steps 12 --every 5",
     ]
     done = launcher.torchrun(["--standalone"], "programs.all_examples", *lines)
     assert done.returncode == 0, done.stderr[-4000:]
     ratios = [float(found) for found in re.findall(r"accuracy .* ratio ([\d.]+)$", done.stdout, re.MULTILINE)]
-    assert len(ratios) == len(lines) - 2
+    assert len(ratios) == len(lines) - 1
     assert min(ratios) > 2
     assert "replicas are equal" in done.stdout
-    digests = re.findall(r"validation loss .*, parameters (\w+)", done.stdout)
+
+
+@pytest.mark.slow
+def test_diloco_ends_with_one_model(launcher: Launcher) -> None:
+    line = f"{EXAMPLES}/diloco.py --steps 12 --every 5"
+    done = launcher.torchrun(["--standalone"], "programs.all_examples", line)
+    assert done.returncode == 0, done.stderr[-4000:]
+    digests = re.findall(r"validation loss [\d.]+, parameters (\w+)", done.stdout)
     assert len(digests) == 2
     assert len(set(digests)) == 1
 
