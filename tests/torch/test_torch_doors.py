@@ -174,6 +174,16 @@ def test_the_examples_run_under_torchrun_without_rights(launcher: Launcher) -> N
     assert "replicas are equal" in done.stdout
 
 
+@pytest.mark.slow
+def test_diloco_ends_with_one_model(launcher: Launcher) -> None:
+    line = f"{EXAMPLES}/diloco.py --steps 12 --every 5"
+    done = launcher.torchrun(["--standalone"], "programs.all_examples", line)
+    assert done.returncode == 0, done.stderr[-4000:]
+    digests = re.findall(r"validation loss [\d.]+, parameters (\w+)", done.stdout)
+    assert len(digests) == 2
+    assert len(set(digests)) == 1
+
+
 @pytest.mark.parametrize("name", ["param_groups", "state", "defaults"])
 def test_what_the_wrapped_optimizer_holds_cannot_be_set_beside_it(name: str) -> None:
     inner = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], 0.1)
