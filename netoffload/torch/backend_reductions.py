@@ -42,7 +42,7 @@ from netoffload.methods.scales import (
     meeting_floats,
     multiply,
 )
-from netoffload.torch.backend_words import ADDED_AS, Words
+from netoffload.torch.backend_words import ADDED_AS, Numbers, Words
 from netoffload.transport import Calls, DataPlane, Lane
 
 SEGMENT_FLOATS: Final = 4096
@@ -111,7 +111,8 @@ def all_reduce(
 ) -> None:
     """Replace ``values``, contiguous, on every rank by the reduction over all ranks; not a bitwise one; collective.
 
-    ``half`` is their type if they are 16-bit floats, which may be ``tagged`` where every bit is kept.
+    ``half`` is their type if they are 16-bit floats. ``tagged`` ones take the channels that a plane compresses, if
+    the ranks have met on another plane; 16-bit floats do so where every bit is kept.
     """
     exchange, operation = plane.exchange, reduction.operation
     if half is not None:
@@ -120,27 +121,16 @@ def all_reduce(
         return
     if values.dtype.char == "f" and is_short(values.size, exchange.size):
         floats = cast("Float32Array", values)
-        plane.short_allreduce(values.size, operation, tagged=False)(floats, floats)
+        plane.short_allreduce(values.size, operation, tagged=tagged)(floats, floats)
     else:
-        ring_allreduce(exchange, values, tagged=False, operation=operation, chunk_floats=plane.chunk_floats())
-    reduction.finish(values, exchange.size)
-
-
-def compressed_all_reduce(plane: DataPlane, values: Float32Array, reduction: Reduction) -> None:
-    """Do :func:`all_reduce` over the channels that a plane compresses, for ranks that have met on another plane."""
-    exchange, operation = plane.exchange, reduction.operation
-    if is_short(values.size, exchange.size):
-        plane.short_allreduce(values.size, operation, tagged=True)(values, values)
-    else:
-        chunk_floats = plane.chunk_floats()
         ring_allreduce(
             exchange,
             values,
-            tagged=True,
+            tagged=tagged,
             operation=operation,
-            quantise=plane.quantise,
-            chunk_floats=chunk_floats,
-            have_met=True,
+            quantise=plane.quantise if tagged else None,
+            chunk_floats=plane.chunk_floats(),
+            have_met=tagged,
         )
     reduction.finish(values, exchange.size)
 
@@ -200,16 +190,22 @@ class ScaledSum:
         self._is_auto, self._fixed = scale == AUTO, fixed_exponent(scale)
         self._compressed = compressed
 
-    def __call__(self, plane: DataPlane, values: Float32Array, reduction: Reduction) -> None:
+    def takes(self, numbers: Numbers) -> bool:
+        """Return whether sums of these numbers are compressed: float32; 16-bit floats if every bit is kept."""
+        plane = self._compressed.plane
+        keeps_bits = plane.precision is not None and plane.keeps_bits
+        return numbers.dtype is torch.float32 or (keeps_bits and numbers.half is not None)
+
+    def __call__(self, plane: DataPlane, values: Float32Array, reduction: Reduction, half: Half | None) -> None:
         """Do :func:`all_reduce`; the ranks meet on ``plane``, the exact one. Values that are not finite stay there."""
-        parts = _segments(values)
+        parts = [] if half else _segments(values)
         exponents = self._meet(plane, parts)
         if exponents is None:
             all_reduce(plane, values, reduction)
             return
         for part, exponent in zip(parts, exponents, strict=True):
             multiply(part, exponent)
-        self._compressed.run(lambda other: compressed_all_reduce(other, values, reduction), (Lane.TAGGED,))
+        self._compressed.run(lambda other: all_reduce(other, values, reduction, half, tagged=True), (Lane.TAGGED,))
         for part, exponent in zip(parts, exponents, strict=True):
             multiply(part, -exponent)
 
