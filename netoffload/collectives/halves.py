@@ -26,7 +26,6 @@ from netoffload.collectives.operations import Operation
 from netoffload.collectives.ring import CHUNK_FLOATS, go_round, spans_in_words
 from netoffload.collectives.schedule import Span, allgather_walk, partition
 from netoffload.compiled.arrays import Float32Array, Uint16Array
-from netoffload.errors import UsageError
 
 
 class Half(enum.Enum):
@@ -74,17 +73,16 @@ def allreduce_halves(
     tagged: bool,
     operation: Operation = Operation.SUM,
     divisor: int = 1,
-    have_met: bool = False,
 ) -> None:
     """Replace ``halves`` on every rank by the reduction over all ranks, divided by ``divisor`` and rounded once.
 
-    ``tagged`` channels must keep every bit. ``have_met`` is as for :func:`~netoffload.collectives.ring.ring_allreduce`.
+    ``tagged`` channels must keep every bit.
     """
     rank, size = exchange.rank, exchange.size
-    announced = Announcement(Call.RING_ALLREDUCE, _checked(halves).size, tagged, operation, details=half.value)
+    announced = Announcement(Call.RING_ALLREDUCE, halves.size, tagged, operation, details=half.value)
     blocks = partition(halves.size, size)
     spans = [blocks[(owner + 1) % size] for owner in range(size)]
-    with met(exchange, announced, already=have_met):
+    with met(exchange, announced):
         rows = _Rows(exchange, spans, tagged)
         for part, total in rows.reduced(halves, half, operation, divisor):
             rows.going[rank, part] = half.narrowed(total)
@@ -102,12 +100,11 @@ def reduce_scatter_halves(
     tagged: bool,
     operation: Operation = Operation.SUM,
     divisor: int = 1,
-    have_met: bool = False,
 ) -> Float32Array:
     """Return the reduction of ``halves[spans[r]]`` on rank r, divided and not rounded; arguments as above."""
     details = f"{half.value} parts {spans_in_words(spans)}"
-    announced = Announcement(Call.REDUCE_SCATTER, _checked(halves).size, tagged, operation, details=details)
-    with met(exchange, announced, already=have_met):
+    announced = Announcement(Call.REDUCE_SCATTER, halves.size, tagged, operation, details=details)
+    with met(exchange, announced):
         own = np.empty(len(spans[exchange.rank]), np.float32)
         for part, total in _Rows(exchange, spans, tagged).reduced(halves, half, operation, divisor):
             own[part] = total
@@ -167,9 +164,3 @@ class _Rows:
         staged = self._words[:CHUNK_FLOATS]  # nothing is reduced on the way: only its length counts
         ring = RingRound(self._words, walk, 0, Operation.SUM, None, outward, inward, staged, is_crossing=True)
         go_round(self._exchange, ring)
-
-
-def _checked(halves: Uint16Array) -> Uint16Array:
-    if halves.dtype.char != "H" or halves.ndim != 1 or not halves.flags.c_contiguous:
-        raise UsageError(f"16-bit floats travel as contiguous uint16 vectors, not {halves.dtype} of {halves.shape}")
-    return halves

@@ -47,15 +47,13 @@ class RingReducer(RememberingReducer):
         """See :meth:`~netoffload.methods.base.GradientReducer.reduce_met`; groups meet all the same."""
         return self._summed(gradient, bucket, True)
 
-    def average_halves(
-        self, gradient: Float32Array, bucket: Bucket, half: Half, divisor: int, *, have_met: bool = False
-    ) -> Float32Array:
+    def average_halves(self, gradient: Float32Array, bucket: Bucket, half: Half, divisor: int) -> Float32Array:
         """Sum values of a 16-bit type, which travel in 16 bits; divide the sum, and round it once to that type.
 
         What is tagged keeps every bit.
         """
         halves = half.narrowed(gradient)
-        allreduce_halves(self._exchange, halves, half, tagged=self._spec.tagged, divisor=divisor, have_met=have_met)
+        allreduce_halves(self._exchange, halves, half, tagged=self._spec.tagged, divisor=divisor)
         gradient[:] = half.widened(halves)
         self._count(ring_octets(halves.nbytes, self._exchange.size), halves.nbytes)
         return gradient

@@ -66,14 +66,12 @@ class RingScatter(RingReducer):
         ring_reduce_scatter(self._exchange, gradient, spans, tagged=self._spec.tagged, have_met=True)
         return gradient
 
-    def average_halves(
-        self, gradient: Float32Array, bucket: Bucket, half: Half, divisor: int, *, have_met: bool = False
-    ) -> Float32Array:
+    def average_halves(self, gradient: Float32Array, bucket: Bucket, half: Half, divisor: int) -> Float32Array:
         """See :meth:`~netoffload.methods.floats.RingReducer.average_halves`; this rank's row stays float32."""
         spans, halves = _rows(self._member, bucket).spans, half.narrowed(gradient)
         own = spans[self._exchange.rank]
         gradient[own.start : own.stop] = reduce_scatter_halves(
-            self._exchange, halves, spans, half, tagged=self._spec.tagged, divisor=divisor, have_met=have_met
+            self._exchange, halves, spans, half, tagged=self._spec.tagged, divisor=divisor
         )
         self._count(ring_octets(halves.nbytes, self._exchange.size) // 2, halves.nbytes)
         return gradient

@@ -160,7 +160,7 @@ class SelectiveReducer(GradientReducer):
     ) -> Float32Array:
         """Sum bit for bit, and divide."""
         if half is not None:
-            return self._plain.average_halves(values, layers, half, divisor, have_met=have_met)
+            return self._plain.average_halves(values, layers, half, divisor)
         reduce = self._plain.reduce_met if have_met else self._plain.reduce
         return _divided(reduce(values, layers), 0, divisor)
 

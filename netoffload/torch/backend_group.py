@@ -192,29 +192,17 @@ class NetOffloadGroup(NamedGroup):
                 return self._carry_out(combine, tensors, opts, calling)
             numbers = Numbers(tensors, is_averaged=reduction.is_average)
         is_long = numbers.values.nbytes >= self._min_octets
-        is_compressed = is_long and reduction.operation is Operation.SUM and self._compresses(numbers)
-        scaled_sum, compressed, half = self._scaled_sum, self._compressed, numbers.half
+        is_long_sum = is_long and reduction.operation is Operation.SUM
+        scaled_sum = self._scaled_sum if is_long_sum and self._scaled_sum and self._scaled_sum.takes(numbers) else None
 
         def add(plane: DataPlane) -> None:
-            if not is_compressed or compressed is None or scaled_sum is None:
-                all_reduce(plane, numbers.values, reduction, half)
-            elif half is None:
-                scaled_sum(plane, cast("Float32Array", numbers.values), reduction)
+            if scaled_sum is None:
+                all_reduce(plane, numbers.values, reduction, numbers.half)
             else:
-                barrier(plane.exchange)  # where ranks that call differently get an error
-                compressed.run(
-                    lambda other: all_reduce(other, numbers.values, reduction, half, tagged=True), tuple(Lane)
-                )
+                scaled_sum(plane, cast("Float32Array", numbers.values), reduction, numbers.half)
             numbers.store()
 
-        return self._carry_out(add, tensors, opts, f"{calling}, compressed" if is_compressed else calling)
-
-    def _compresses(self, numbers: Numbers) -> bool:
-        """Return whether sums of these numbers are compressed: float32; 16-bit floats if every bit is kept."""
-        if self._compressed is None or numbers.half is None:
-            return self._compressed is not None and numbers.dtype is torch.float32
-        plane = self._compressed.plane
-        return plane.precision is not None and plane.keeps_bits
+        return self._carry_out(add, tensors, opts, calling if scaled_sum is None else f"{calling}, compressed")
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> CallWork:
         """Leave on rank r the reduction of the r-th tensor of all ranks' lists."""

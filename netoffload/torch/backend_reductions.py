@@ -41,7 +41,7 @@ from netoffload.methods.scales import (
     meeting_floats,
     multiply,
 )
-from netoffload.torch.backend_words import ADDED_AS
+from netoffload.torch.backend_words import ADDED_AS, Numbers
 from netoffload.torch.staging import StagedSparse
 from netoffload.transport import Calls, DataPlane, Lane
 
@@ -111,20 +111,15 @@ def all_reduce(
 ) -> None:
     """Replace ``values``, contiguous, on every rank by the reduction over all ranks; not a bitwise one; collective.
 
-    ``half`` is their type if they are 16-bit floats, which may be ``tagged`` where every bit is kept.
+    ``half`` is their type if they are 16-bit floats. ``tagged`` ones take the channels that a plane compresses, if
+    the ranks have met on another plane; 16-bit floats do so where every bit is kept.
     """
     if half is None:
-        plane.allreduce(values, reduction.operation, tagged=False)
+        plane.allreduce(values, reduction.operation, tagged=tagged, have_met=tagged)
         reduction.finish(values, plane.exchange.size)
         return
     divisor = plane.exchange.size if reduction.is_average else 1
     plane.allreduce_halves(cast("Uint16Array", values), half, reduction.operation, tagged=tagged, divisor=divisor)
-
-
-def compressed_all_reduce(plane: DataPlane, values: Float32Array, reduction: Reduction) -> None:
-    """Do :func:`all_reduce` over the channels that a plane compresses, for ranks that have met on another plane."""
-    plane.allreduce(values, reduction.operation, tagged=True, have_met=True)
-    reduction.finish(values, plane.exchange.size)
 
 
 def move_from(plane: DataPlane, words: Float32Array, root: int) -> None:
@@ -182,16 +177,22 @@ class ScaledSum:
         self._is_auto, self._fixed = scale == AUTO, fixed_exponent(scale)
         self._compressed = compressed
 
-    def __call__(self, plane: DataPlane, values: Float32Array, reduction: Reduction) -> None:
+    def takes(self, numbers: Numbers) -> bool:
+        """Return whether sums of these numbers are compressed: float32; 16-bit floats if every bit is kept."""
+        plane = self._compressed.plane
+        keeps_bits = plane.precision is not None and plane.keeps_bits
+        return numbers.dtype is torch.float32 or (keeps_bits and numbers.half is not None)
+
+    def __call__(self, plane: DataPlane, values: Float32Array, reduction: Reduction, half: Half | None) -> None:
         """Do :func:`all_reduce`; the ranks meet on ``plane``, the exact one. Values that are not finite stay there."""
-        parts = _segments(values)
+        parts = [] if half else _segments(values)
         exponents = self._meet(plane, parts)
         if exponents is None:
             all_reduce(plane, values, reduction)
             return
         for part, exponent in zip(parts, exponents, strict=True):
             multiply(part, exponent)
-        self._compressed.run(lambda other: compressed_all_reduce(other, values, reduction), (Lane.TAGGED,))
+        self._compressed.run(lambda other: all_reduce(other, values, reduction, half, tagged=True), (Lane.TAGGED,))
         for part, exponent in zip(parts, exponents, strict=True):
             multiply(part, -exponent)
 

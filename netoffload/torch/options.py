@@ -120,7 +120,7 @@ class Options:
         return Settings(codec, bound, self.timeout_s, self.late_s, offload=offload)
 
     def for_weights(self) -> Settings:
-        """Return the settings for what must keep every bit: :meth:`DataPlane.move` says whether ``exact`` codes it."""
+        """Return the settings for what must keep every bit: ``DataPlane.move`` says whether ``exact`` codes it."""
         settings = dataclasses.replace(self.settings(), codec=None, bound_k=None, offload=Offload.OFF)
         if chosen_offload(self.offload) is Offload.OFF:
             return settings

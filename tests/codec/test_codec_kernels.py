@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netoffload.codec import bursts, get, kernels
-from netoffload.codec.exact import GROUP
 from netoffload.codec.kernels import usable_kernels
+from netoffload.codec.packed import GROUP
 from netoffload.codec_specs import Made
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED, compiled_with

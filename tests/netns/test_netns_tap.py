@@ -5,7 +5,7 @@ import subprocess
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from netoffload.netlink import Namespace
+from netoffload.lab.testbed.links import TestbedNamespace
 from tests.shared.beds import nic_command
 from tests.shared.commands import running_nic
 
@@ -51,7 +51,7 @@ def test_an_ephemeral_tap_goes_with_its_nic(wire: str) -> None:
 
 
 def test_a_tap_that_was_there_stays_what_it_is(wire: str) -> None:
-    with Namespace.open(Path(wire).name) as namespace:
+    with TestbedNamespace.open(Path(wire).name) as namespace:
         namespace.add_tap("t0", 1500, 77)
     with running(wire, "--ephemeral") as nic:
         assert end(nic) == []
