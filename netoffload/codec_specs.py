@@ -109,6 +109,11 @@ class CodecSpec:
         """The name that users choose it by."""
         return self.codec_id.name.lower()
 
+    @property
+    def is_lossless(self) -> bool:
+        """Whether all octets come back as they were, also those of no float: a NIC then needs no promise of floats."""
+        return isinstance(self.form, Exact) or self.form == Cut(32)
+
 
 def _checked(*rows: CodecSpec) -> dict[CodecId, CodecSpec]:
     """Return the rows by their ids, in the order of the ids, which must fit into the four bits of a block header."""
@@ -138,6 +143,9 @@ TAGGED: Final = {codec_id: spec.form for codec_id, spec in SPECS.items() if isin
 
 BOUNDED_BY_K: Final = {codec_id for codec_id, spec in SPECS.items() if isinstance(spec.form, Tagged | Packed)}
 """Codecs whose values depend on the bound 2^-k."""
+
+LOSSLESS: Final = {spec.name for spec in SPECS.values() if spec.is_lossless}
+"""Names of the codecs that give back every bit."""
 
 ALL_CODECS: Final = sum(1 << codec_id for codec_id in CodecId)
 """The bitmap of codecs that a NIC of this version decodes: bit i for codec id i."""

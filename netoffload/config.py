@@ -143,7 +143,7 @@ def parse_tag(text: str) -> int:
         raise UsageError(f"tag {text!r} is not a ToS: write 0x28, 40, a DSCP like AF11, or any")
     tag = int(word, 16 if word[:2].lower() == "0x" else 10)
     if not 1 <= tag <= 0xFF:
-        raise UsageError(f"tag {tag} is outside 4..252: for unmarked segments use --tag any with --ports")
+        raise UsageError(f"tag {tag} is outside 4..252: for unmarked segments use --tag any")
     if tag & ~TOS_MASK:
         raise UsageError(f"tag {tag:#04x} has ECN bits, which routers change: its two low bits must be 0")
     return tag

@@ -78,10 +78,16 @@ def test_bounds_and_choices() -> None:
         check_choice("packing", "c", ("a", "b"))
 
 
-def test_a_tag_of_everything_needs_ports_and_sees_every_frame() -> None:
+def test_nobody_need_promise_floats_to_a_lossless_codec() -> None:
+    assert NicOptions(codec="packed").asks_sockets
+    assert not NicOptions(codec="exact").asks_sockets
+
+
+def test_a_tag_of_everything_needs_ports_or_a_lossless_codec_and_sees_every_frame() -> None:
     assert NicOptions(tag="any", ports="5000").tag_tos == TAG_ANY
     assert NicOptions(bypass="kernel").port_ranges == ()
-    with pytest.raises(UsageError, match="tag any needs ports"):
-        NicOptions(tag="any")
+    with pytest.raises(UsageError, match="tag any needs ports with codec packed, which rounds"):
+        NicOptions(tag="any", codec="packed")
+    assert NicOptions(tag="any", codec="exact").tag_tos == TAG_ANY
     with pytest.raises(UsageError, match="exclude each other"):
         NicOptions(tag="any", ports="5000", bypass="kernel")

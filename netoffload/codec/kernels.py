@@ -48,6 +48,7 @@ __all__ = [
     "decode_halves",
     "encode_fit",
     "is_known",
+    "is_lossless",
     "kernels_of",
     "round_trip",
     "usable_kernels",
@@ -211,6 +212,15 @@ def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
 def is_known(codec_id: int) -> bool:
     """Whether this version has a codec with this id."""
     return ALL_CODECS >> codec_id & 1 != 0
+
+
+_LOSSLESS: Final = sum(1 << codec_id for codec_id, spec in SPECS.items() if spec.is_lossless)
+
+
+@inline_kernel
+def is_lossless(codec_id: int) -> bool:
+    """Whether a codec gives back every bit of any octets."""
+    return _LOSSLESS >> codec_id & 1 != 0
 
 
 _SAME_VALUES: Final = np.full(16, -1, np.int64)

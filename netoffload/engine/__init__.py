@@ -22,7 +22,8 @@ every segment of the connection crosses this NIC, and if the flow table outlives
 connection, and the NIC has seen its handshake (``handshake``). The tag is a policy: a ToS or traffic class, and ports.
 Somebody promises that the connection carries float32: the sender's socket by its own tag, or the operator
 (``promises``). ``judgement`` looks at the first kilobyte of a stream, and at every segment behind it. What is not an
-array of float32 stays exact.
+array of float32 stays exact. A lossless codec lifts all of this: no promise, no verdict, no whole floats. There
+``gain`` decides, by whether blocks are shorter.
 A segment becomes blocks if it has a payload and none of the flags SYN, RST, URG and CWR; with such a flag it leaves
 plain. A segment with a TCP signature, or with a wrong checksum, crosses unchanged.
 
@@ -43,8 +44,8 @@ plain or crosses unchanged has one too (``Counter.BYPASS_...``).
 
 Files: ``nic`` and ``pair``; ``state``, what a NIC remembers; ``counters``, the list of all events; ``segment`` and
 ``sums``, access to headers; ``network``, IPv4 and IPv6; ``flows``, the table, and ``flow_report``, its rows for people;
-``handshake``; ``promises``; ``orphans``; ``transmit``; ``judgement``; ``forms``; ``lent``; ``plain``; ``probation``;
-``path``; ``pack``; ``authentication``, the MAC; ``encapsulation``, into UDP and out of it; ``receive``;
+``handshake``; ``promises``; ``orphans``; ``transmit``; ``judgement``; ``gain``; ``forms``; ``lent``; ``plain``;
+``probation``; ``path``; ``pack``; ``authentication``, the MAC; ``encapsulation``, into UDP and out of it; ``receive``;
 ``router_errors``; ``summary``, ratios and rates from the counters, in plain Python; ``bypass``, which frames the kernel
 may carry past the process.
 """

@@ -71,7 +71,9 @@ class Counter(enum.IntEnum):
     BYPASS_NOT_FLOATS = "tagged segment of a flow whose first kilobyte is not float32"
     BYPASS_EXACT = "tagged segment with floats that were, or must be, sent exact"
     BYPASS_PROBATION = "tagged segment of a flow on probation; its floats are rounded too"
-    BYPASS_NO_GAIN = "tagged segment that its blocks would not make smaller; its floats are rounded too"
+    BYPASS_NO_GAIN = (
+        "tagged segment that blocks would not make smaller; its floats are rounded too, if the codec rounds"
+    )
 
     RX_WIRE_FRAMES = "frames read from the wire, a GSO frame counting once"
     RX_WIRE_OCTETS = "octets of the frames read from the wire"

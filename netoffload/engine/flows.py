@@ -89,6 +89,10 @@ UNA: Final = 18
 
 # Which floats are rounded: see ``forms``.
 FORM, ROUNDED_FROM, EXACT_FROM = range(19, 22)
+
+# Whether a lossless codec makes the stream shorter: see ``gain``.
+LOOK_SEQ, LOOK_STEP, PAYS, PHASE = *range(22, 25), 57
+
 PEER_SHIFT: Final = 60
 """Window scale of the peer, once the handshake is complete."""
 WINDOW_EDGE: Final = 61

@@ -3,7 +3,8 @@
 A TSO segment of up to 64 KiB comes in as one frame. *Coalesced* packing encodes as many floats as fit into one wire
 frame, then goes on with the next; at ratio r there are r times fewer frames. *Per-segment* packing makes one frame of
 every MSS-sized piece, as the paper's NIC does. Sequence numbers say where each block belongs, so a lost block costs
-only itself. Where the blocks together are not smaller than the raw frames, the segment leaves plain.
+only itself. Where the blocks together are not smaller than the raw frames, the segment leaves plain. A segment
+of a lossless codec may begin and end inside words, whose octets its blocks carry raw.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.fields import put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import copy_octets, u8
-from netoffload.engine import flows, network, path
+from netoffload.engine import flows, gain, network, path
 from netoffload.engine.authentication import is_on, put_mac
 from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import bundle, wrap
@@ -66,12 +67,14 @@ class Piece(NamedTuple):
 
     Attributes:
         done: octets of the payload before this part.
-        octets: the most octets that the block may hold, whole floats.
+        octets: the most octets that the block may hold.
+        head: how many of them belong to no word, and travel raw before the words, 0..3.
         number: the block's number in its segment, from 0.
     """
 
     done: int
     octets: int
+    head: int
     number: int
 
 
@@ -97,7 +100,7 @@ def pack(
     """Fill wire frames with the segment's blocks; return how many, or 0 if the segment should leave plain.
 
     Args:
-        frame: uint8, with the segment, whose payload is whole floats.
+        frame: uint8, with the segment, whose payload is whole floats if the codec rounds.
         is_small: in datagrams that any path takes.
         wire: uint8[BLOCKS_ROOM] for the wire frames, each with its own virtio-net header.
     """
@@ -110,11 +113,12 @@ def pack(
     before = DATAGRAM_OVERHEAD if sending.in_udp else 0
     classes = counters[Counter.TX_CLASS_0 : Counter.TX_CLASS_32 + 1]
     before0, before8, before16, before32 = classes[0], classes[1], classes[2], classes[3]
+    head = gain.head_of(sending.codec_id, segment, flow)
     blocks = wire_len = wire_at = done = 0
     while done < payload_len:
         left = payload_len - done
         octets = min(gso_size, left) if settings.per_segment and gso_size else left
-        piece = Piece(done, octets, blocks)
+        piece = Piece(done, octets, min(head - done & 3, octets), blocks)
         taken, span = _emit_block(settings, sending, frame, segment, piece, classes, wire, wire_at + before)
         if sending.in_udp:
             span = wrap(frame, segment, wire, wire_at, span, blocks)
@@ -125,7 +129,7 @@ def pack(
             or (settings.per_segment and taken < octets)  # one frame per MSS, or none
             or (blocks == MAX_WIRE_FRAMES - 1 and taken < left)
         ):
-            # The floats leave plain, so they are not counted as compressed.
+            # The segment leaves plain, so its floats are not counted as compressed.
             classes[0], classes[1], classes[2], classes[3] = before0, before8, before16, before32
             return 0
         path.watch(flow, advance(segment.seq, done), taken, span - vnet.VNET_LEN - ETHERNET_LEN)
@@ -134,6 +138,8 @@ def pack(
         blocks += 1
         wire_at += (span + CACHE_LINE - 1) & ~(CACHE_LINE - 1)
         done += taken
+    if not is_small:
+        gain.note_blocks(flow, segment, raw_len, wire_len)
     payload_octets = wire_len - blocks * (header_len + offload.OVERHEAD + sending.mac_len + before)
     counters[Counter.TX_SEGMENTS] += 1
     counters[Counter.TX_RAW_OCTETS] += payload_len
@@ -181,18 +187,26 @@ def _emit_block(
     tcp_len = segment.payload_at - segment.tcp_at
     comp_at = wire_at + segment.tcp_at
     header_at = comp_at + offload.TCP_HEADER
-    capacity = sending.datagram_max - ip_len - offload.OVERHEAD - tcp_len - sending.mac_len
-    half_count, half_len, floats, bursts_len = _encode_halves(
+    head, floats = piece.head, (piece.octets - piece.head) // 4
+    tail = piece.octets - head - 4 * floats
+    source_at, payload_at = segment.payload_at + piece.done, header_at + tcp_len
+    capacity = sending.datagram_max - ip_len - offload.OVERHEAD - tcp_len - sending.mac_len - head - tail
+    half_count, half_len, encoded, bursts_len = _encode_halves(
         sending.codec_id,
         settings.bound_k,
         frame,
-        segment.payload_at + piece.done,
-        piece.octets // 4,
-        Stretch(wire, header_at + tcp_len, capacity),
+        source_at + head,
+        floats,
+        Stretch(wire, payload_at + head, capacity),
         classes,
     )
-    taken = 4 * floats
-    block_len = offload.OVERHEAD + tcp_len + bursts_len
+    tail = tail if encoded == floats else 0
+    taken = head + 4 * encoded + tail
+    for octet in range(head):
+        wire[payload_at + octet] = frame[source_at + octet]
+    for octet in range(tail):
+        wire[payload_at + head + bursts_len + octet] = frame[source_at + taken - tail + octet]
+    block_len = offload.OVERHEAD + tcp_len + head + bursts_len + tail
 
     copy_octets(frame, vnet.VNET_LEN, wire, wire_at + vnet.VNET_LEN, segment.tcp_at - vnet.VNET_LEN)
     for octet in range(vnet.VNET_LEN):
@@ -211,7 +225,7 @@ def _emit_block(
     put_be16(wire, comp_at + offload.CPI, offload.CPI_OFFLOAD)
     wire[comp_at + offload.VERSION_CODEC] = offload.BLOCK_VERSION << 4 | sending.codec_id
     wire[comp_at + offload.BOUND_K] = settings.bound_k
-    wire[comp_at + offload.HEAD_TAIL] = 0
+    wire[comp_at + offload.HEAD_TAIL] = head << 4 | tail
     wire[comp_at + offload.FLAGS] = offload.HAS_MAC if sending.mac_len else 0
     put_be16(wire, comp_at + offload.PAYLOAD_LEN, taken)
     put_be16(wire, comp_at + offload.GSO_SIZE, segment.gso_size)

@@ -3,14 +3,15 @@
 The functions stand in the order in which a segment meets them. :func:`transmit` finds out what the frame is, and to
 which connection it belongs. :func:`_send` handles segments of connections that the table knows. There
 :func:`_open` decides whether rounding begins or ends, ``forms`` trims the segment to whole floats, and ``pack`` makes
-blocks. A segment that blocks would not make smaller leaves ``plain``.
+blocks. With a lossless codec ``gain`` decides instead, and nothing is trimmed. A segment that blocks would not make
+smaller leaves ``plain``.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from netoffload.codec.kernels import codec_for
+from netoffload.codec.kernels import codec_for, is_lossless
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be32, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
@@ -18,6 +19,7 @@ from netoffload.compiled.octets import u8
 from netoffload.engine import (
     flows,
     forms,
+    gain,
     handshake,
     judgement,
     lent,
@@ -146,7 +148,7 @@ def _send(
     sent = _note(frame, segment, now_ns, flow)
     plain.align_window(frame, segment, flow)
     reason = _refuse(settings, frame, segment, is_tagged, flow)
-    reason = reason or _open(frame, segment, is_tagged, sent, flow, counters)
+    reason = reason or _open(settings, frame, segment, is_tagged, sent, flow, counters, wire)
     is_zeros = reason == Counter.BYPASS_UNDECIDED.value and _is_zeros(frame, segment, flow)
     if reason != 0 and not is_zeros and not forms.needs_lead(flow, segment.seq):
         lent.note_segment(frame, segment, sent.again, now_ns, flow, nic.agenda)
@@ -167,7 +169,7 @@ def _send(
             return 1
     first, end = plain.rounded_part(flow, part)
     has_block_flags = part.flags & ~offload.SEGMENT_FLAGS == 0
-    is_whole = is_zeros or end - first == part.payload_len
+    is_whole = is_zeros or is_lossless(settings.codec_id) or end - first == part.payload_len
     if is_whole and is_tagged and part.payload_len > 0 and has_block_flags:
         if sent.again:
             path.note_again(flow, part, now_ns, counters)
@@ -181,6 +183,7 @@ def _send(
             how = probation.BLOCKS if how == probation.SMALL_BLOCKS else probation.PLAIN
             if how == probation.PLAIN:
                 probation.note_no_gain(flow, counters)
+                gain.look_later(flow, part)
                 reason = Counter.BYPASS_NO_GAIN.value
     elif reason == 0:
         reason = Counter.BYPASS_EXACT.value if has_block_flags else Counter.BYPASS_SPECIAL.value
@@ -239,11 +242,11 @@ def _refuse(settings: EngineSettings, frame: Uint8Array, segment: Segment, is_ta
 
 
 @inline_kernel
-def _end_rounding(frame: Uint8Array, new: Segment, is_tagged: bool, flow: Flow, counters: Counters) -> None:
-    """Send new octets exact from now on if the program took its tag off, or if they cannot be floats."""
+def _end_rounding(frame: Uint8Array, new: Segment, may_round: bool, flow: Flow, counters: Counters) -> None:
+    """Send new octets exact from now on if they may not be rounded any more, or if they cannot be floats."""
     if flow[flows.FORM] != forms.ROUNDED or new.payload_len <= 0:
         return
-    if is_tagged:
+    if may_round:
         if not _is_implausible(frame, new, flow):
             return
         counters[Counter.TX_REJUDGED] += 1
@@ -274,15 +277,25 @@ def _is_implausible(frame: Uint8Array, new: Segment, flow: Flow) -> bool:
 
 
 @inline_kernel
-def _open(frame: Uint8Array, segment: Segment, is_tagged: bool, sent: Sent, flow: Flow, counters: Counters) -> int:
-    """Begin to round floats with this segment if it may, or end it if it must.
+def _open(
+    settings: EngineSettings,
+    frame: Uint8Array,
+    segment: Segment,
+    is_tagged: bool,
+    sent: Sent,
+    flow: Flow,
+    counters: Counters,
+    scratch: Uint8Array,
+) -> int:
+    """Decide whether the segment may become blocks: begin to round floats if that may be, or end it if it must be.
 
     Returns:
-        0 if floats of the connection are rounded, also if only earlier ones are; otherwise the counter that says why
-        they are not.
+        0 if floats of the connection are rounded, also if only earlier ones are, or if a lossless codec may make the
+        segment shorter; otherwise the counter that says why not.
     """
     new = _new_part(segment, sent)
-    _end_rounding(frame, new, is_tagged, flow, counters)
+    rounds = not is_lossless(settings.codec_id)  # a NIC before this one, with another codec, may have begun it
+    _end_rounding(frame, new, is_tagged and rounds, flow, counters)
     if flow[flows.FORM] != forms.EXACT:
         return 0
     row = flow[flows.JUDGED :]
@@ -290,6 +303,9 @@ def _open(frame: Uint8Array, segment: Segment, is_tagged: bool, sent: Sent, flow
         return Counter.BYPASS_UNTAGGED.value
     if segment.payload_len == 0 or segment.flags & ~offload.SEGMENT_FLAGS:
         return Counter.BYPASS_SPECIAL.value
+    if not rounds:
+        may_pay = gain.may_pay(settings.codec_id, frame, segment, flow, counters, scratch)
+        return 0 if may_pay else Counter.BYPASS_NO_GAIN.value
     promise = flow[flows.PROMISE]
     if promise == promises.REFUSED or promise == promises.NO_SOCKET:
         return Counter.BYPASS_UNPROMISED.value

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from netoffload import log
+from netoffload.codec_specs import LOSSLESS
 from netoffload.config import (
     BOUND_K_DEFAULT,
     CODECS,
@@ -121,7 +122,7 @@ class NicOptions:
     )
     tag: str = option(
         "--tag",
-        "ToS or traffic class of tagged connections: 0x28, 40, AF11; any, with --ports",
+        "ToS or traffic class of tagged connections: 0x28, 40, AF11; any, with --ports or a lossless codec",
         format_tag(TOS_COMPRESS),
         metavar="TOS",
         check=parse_tag,
@@ -153,8 +154,11 @@ class NicOptions:
                 check_choice(field.name.replace("_", " "), value, asked.choices)
             if asked.check is not None and value is not None:
                 asked.check(value)
-        if self.tag_tos == TAG_ANY and not self.port_ranges:
-            raise UsageError("tag any needs ports: without --ports every TCP connection would count as floats")
+        if self.tag_tos == TAG_ANY and not self.port_ranges and not self.is_lossless:
+            raise UsageError(
+                f"tag any needs ports with codec {self.codec}, which rounds: without --ports every connection would "
+                "count as floats; name the ports of floats, or take --codec exact, which gives back every bit"
+            )
         if self.bypass == "kernel" and self.tag_tos == TAG_ANY:
             raise UsageError("tag any and bypass kernel exclude each other: the kernel knows connections by their ToS")
         if self.bypass == "kernel" and self.fault_settings.is_on:
@@ -176,9 +180,14 @@ class NicOptions:
         return parse_ports(self.ports)
 
     @property
+    def is_lossless(self) -> bool:
+        """Whether the codec gives back every bit, so that nobody need promise float32."""
+        return self.codec in LOSSLESS
+
+    @property
     def asks_sockets(self) -> bool:
-        """Whether a connection's own socket must bear the tag; else the operator promises float32."""
-        return self.trust == "socket" and not self.port_ranges
+        """Whether a connection's own socket must bear the tag; else the operator promises float32, or nobody need."""
+        return self.trust == "socket" and not self.port_ranges and not self.is_lossless
 
     def shared(self) -> dict[str, Any]:
         """Return the values of the options of :class:`NicOptions`, by field."""

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from netoffload.cli.verify import shown_progress
@@ -24,8 +25,11 @@ HELP = {
 def run(asked: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
     """Return what to tell, and what is wrong."""
     if asked.what in FUZZERS:
+        fuzzer = FUZZERS[asked.what]
+        if asked.what == "payloads":
+            fuzzer = partial(payloads.fuzz_batches, codec=asked.codec)
         with shown_progress(asked.what, asked.count) as show:
-            tally = fuzz(FUZZERS[asked.what], asked.count, asked.seed, asked.jobs, show)
+            tally = fuzz(fuzzer, asked.count, asked.seed, asked.jobs, show)
         return {"seed": asked.seed, asked.what: asked.count, "outcomes": dict(tally)}, None
     with shown_progress("floats", asked.count) as show:
         found = floats.verify(asked.codec, asked.bound, asked.first, asked.count, asked.jobs, show)
@@ -44,6 +48,9 @@ def main(words: list[str]) -> str | int:
         one.add_argument("--json", action="store_true", help="print JSON instead of lines")
         if name in FUZZERS:
             one.add_argument("--seed", type=int, default=1)
+        if name == "payloads":
+            one.add_argument("--codec", choices=CODECS, default="", help="default: every codec in turn")
+        if name in FUZZERS:
             continue
         one.add_argument("--codec", choices=CODECS, default="inceptionn")
         one.add_argument("--bound", type=int, default=BOUND_K_DEFAULT, help="1..16")

@@ -20,12 +20,13 @@ import numpy as np
 
 from netoffload.codec import CODECS
 from netoffload.codec.bursts import DECODE_SLACK
+from netoffload.codec.kernels import is_lossless
 from netoffload.compiled.arrays import BoolArray, Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import copy_octets
 from netoffload.compiled.syscalls import MUTEX_WORDS
-from netoffload.config import BOUND_K_MAX
+from netoffload.config import BOUND_K_MAX, TOS_MASK
 from netoffload.engine import network
 from netoffload.engine.authentication import make_mac_key
 from netoffload.engine.counters import Counter, Counters
@@ -154,6 +155,8 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> Tally:
         settings = make_settings(
             int(rng.choice(codec_ids)), int(rng.integers(1, BOUND_K_MAX + 1)), int(rng.choice(_MTUS))
         )._replace(per_segment=number % 2, in_udp=number // 2 % 2, bundles=number // 4 % 2, mac_key=mac_key)
+        if is_lossless(settings.codec_id):  # then the tag may be any
+            settings = settings._replace(tag_mask=0 if number % 3 else TOS_MASK)
         memory = memory._replace(nic=memory.nic._replace(settings=settings))
         memory.nic.flows[KEY_ROW] = rng.integers(0, 2**62, FIELDS)
         recipes = make_recipes(rng, samples, min(BATCH, count - start))

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from netoffload.codec import CODECS, Codec, kernels
+from netoffload.codec import CODECS, Codec, get, kernels
 from netoffload.codec.bursts import BURST_LEN, DECODE_SLACK, ENCODE_SLACK, LANES, MALFORMED, Middle
 from netoffload.codec.packed import GROUP
 from netoffload.codec_specs import BOUNDED_BY_K, SPECS, CodecId, Exact, Packed
@@ -40,19 +40,22 @@ SAMPLE: Final = 64
 _ORDER: Final = (*BOUNDED_BY_K, *BOUNDED_BY_K, *CODECS)
 
 
-def fuzz_batches(seed: int, first_batch: int, count: int) -> Tally:
-    """Decode ``count`` payloads in this process: batch ``first_batch`` and those after it."""
+def fuzz_batches(seed: int, first_batch: int, count: int, codec: str = "") -> Tally:
+    """Decode ``count`` payloads in this process, of one codec or of all: batch ``first_batch`` and those after it."""
+    order = (get(codec).codec_id,) if codec else _ORDER
     payload = guarded_octets(MAX_LEN + DECODE_SLACK)
     targets = guarded_octets(-(-MAX_COUNT // LANES) * BURST_LEN), guarded_octets(-(-MAX_COUNT // LANES) * BURST_LEN)
     accepted = 0
     for number, start in enumerate(range(0, count, BATCH), first_batch):
-        accepted += _fuzz_batch(seed, number, min(BATCH, count - start), payload, targets)
+        of = CODECS[order[number % len(order)]]
+        accepted += _fuzz_batch((seed, number), of, min(BATCH, count - start), payload, targets)
     return Tally(accepted=accepted, refused=count - accepted)
 
 
-def _fuzz_batch(seed: int, number: int, count: int, payload: Uint8Array, targets: tuple[Uint8Array, Uint8Array]) -> int:
-    rng = np.random.default_rng((seed, number))
-    codec = CODECS[_ORDER[number % len(_ORDER)]]
+def _fuzz_batch(
+    seeds: tuple[int, int], codec: Codec, count: int, payload: Uint8Array, targets: tuple[Uint8Array, Uint8Array]
+) -> int:
+    rng = np.random.default_rng(seeds)
     bound_k = int(rng.integers(1, BOUND_K_MAX + 1))
     values = (rng.normal(0, 1, NOISE_LEN // 4) * 10 ** rng.uniform(-5, 1, NOISE_LEN // 4)).astype(np.float32)
     noise = rng.integers(0, 256, (3, NOISE_LEN), np.uint8)
@@ -68,7 +71,7 @@ def _fuzz_batch(seed: int, number: int, count: int, payload: Uint8Array, targets
         accepted += int(taken)
         number_of_last = first + min(int(wrong), len(some) - 1)
         octets = payload[payload.size - DECODE_SLACK - last.length : payload.size - DECODE_SLACK]
-        where = f"seed {seed}, batch {number}, payload {number_of_last} ({codec.name}, bound {bound_k})"
+        where = f"seed {seeds[0]}, batch {seeds[1]}, payload {number_of_last} ({codec.name}, bound {bound_k})"
         if wrong < len(some):
             raise RunError(f"{where}: {last} of {octets.tobytes().hex()}: the halves differ from the whole")
         try:

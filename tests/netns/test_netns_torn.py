@@ -71,6 +71,7 @@ CASES: dict[str, tuple[Direction, Damage, dict[str, Any]]] = {
     "no scaling": (WHOLE, LOSS, {"scaling": False}),
     "writes that cut floats": (CUT, LOSS, {}),
     "cut floats at the edge of two codes": (replace(CUT, distribution="edge"), MIX, {"codec": "bounded"}),
+    "any octets, everything": (CUT, MIX, {"codec": "exact", "small": True}),
     "small buffers, edge, everything": (replace(WHOLE, distribution="edge"), MIX, {"codec": "bounded", "small": True}),
 }
 

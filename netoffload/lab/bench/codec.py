@@ -4,11 +4,11 @@ A sample is one memcpy, one encoding and two decodings of the same vector, in tu
 all of them alike. A compiled loop codes small vectors several times per sample, because a call from Python costs as
 much as 10 KB. The answer is checked against the oracle before anything is timed.
 
-The general compressors are lz4, snappy, zstd and zfp. ``sz-like`` does what SZ does without its predictor, which finds
-nothing in gradients. It rounds floats to whole multiples of twice the bound, and zstd compresses these, as 8-bit
-integers if they fit, else as 16 or 32. Lossless compressors must return every bit. zfp may be off by twice its
-tolerance: of 4 million floats of N(0, 0.01), with a tolerance of 2^-6, zfpy 1.0.1 returned some that were off by 1.4
-times the tolerance.
+The general compressors are lz4, snappy, zstd, zfp, and zipnn where it is installed. ``sz-like`` does what SZ does
+without its predictor, which finds nothing in gradients. It rounds floats to whole multiples of twice the bound, and
+zstd compresses these, as 8-bit integers if they fit, else as 16 or 32. Lossless compressors must return every bit. zfp
+may be off by twice its tolerance: of 4 million floats of N(0, 0.01), with a tolerance of 2^-6, zfpy 1.0.1 returned some
+that were off by 1.4 times the tolerance.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ SAMPLE_OCTETS: Final = 4_000_000
 """Octets per sample: a smaller vector is coded several times."""
 WARM_RUNS: Final = 3
 QUANTISING: Final = "sz-like"
+ZIPNN: Final = "zipnn"
+"""A lossless compressor of weights; no extra has it, because it is compiled where it is installed, and needs torch."""
 WITH_BOUND: Final = ("zfp", QUANTISING)
 """The general compressors that take an error bound."""
 
@@ -333,7 +335,8 @@ def _copy_repeatedly(times: int, source: Uint8Array, target: Uint8Array) -> None
 def peers() -> list[str]:
     """Return the names of the general compressors that can be measured here."""
     names = libraries.available()
-    return [*names, QUANTISING] if "zstd-1" in names else names
+    names += [QUANTISING] if "zstd-1" in names else []
+    return [*names, ZIPNN] if libraries.load(ZIPNN) else names
 
 
 def measure_library(name: str, values: Float32Array, bound_k: int, repeat: int) -> tuple[float, float, float, float]:
@@ -368,6 +371,13 @@ def _library(
             target[:] = zfpy.decompress_numpy(payload)
 
         return functools.partial(zfpy.compress_numpy, values, tolerance=tolerance), decompress_zfp
+    if name == ZIPNN:
+        zipnn = libraries.load(ZIPNN).ZipNN(input_format="byte", bytearray_dtype="float32", threads=1)
+
+        def decompress_zipnn(payload: bytes) -> None:
+            target.view(np.uint8)[:] = np.frombuffer(zipnn.decompress(payload), np.uint8)
+
+        return lambda: zipnn.compress(values.tobytes()), decompress_zipnn  # it reorders the octets that it gets
     cramjam = libraries.load("cramjam")
     source, octets = values.view(np.uint8), target.view(np.uint8)
     room = np.zeros(source.size * 2 + 1024, np.uint8)

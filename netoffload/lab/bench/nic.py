@@ -21,13 +21,16 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
 
 from netoffload.codec import get
+from netoffload.codec_specs import LOSSLESS
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import check_choice, format_rate
-from netoffload.errors import NetOffloadError, RunError
+from netoffload.errors import NetOffloadError, RunError, UsageError
 from netoffload.lab.bench import vpn_peers
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import PEERS_ALL, PEERS_NONE, NicBenchSettings, listed, parse_vector_octets
@@ -226,7 +229,9 @@ class NicBench:
         self._nic = NicSettings(asked.codec, asked.bound)
         self._rates_bps = tuple(map(parse_rate_bps, listed(asked.rates)))
         self._size_octets, floats = parse_vector_octets(asked.size), BLOCK_OCTETS // 4
-        self._values = gradients_from(asked.gradients, asked.seed)(0, floats)
+        self._values = (
+            _octets_of(asked, floats) if asked.file else gradients_from(asked.gradients, asked.seed)(0, floats)
+        )
         self.stages: list[Stage] = []
         """The finished stages; the first one is unshaped."""
 
@@ -276,6 +281,7 @@ class NicBench:
                 "nic": asdict(self._nic),
                 "round_trips": asked.round_trips,
                 "gradients": asked.gradients,
+                "file": asked.file,
                 "seed": asked.seed,
                 "block_octets": unshaped.payload.block_octets,
             },
@@ -344,6 +350,19 @@ class NicBench:
             folder = next(iter(beds.values())).make_scratch()
             payload = write_payload(self._values, get(self._nic.codec), self._nic.bound_k, folder)
             yield Stage(rate_bps, payload, beds)
+
+
+def _octets_of(asked: NicBenchSettings, words: int) -> Float32Array:
+    """Return ``words`` words of 32 bits of a file, from its first octet on, over and over."""
+    if asked.codec not in LOSSLESS:
+        raise UsageError(f"codec {asked.codec} rounds, which no file survives: give --codec exact with --file")
+    try:
+        octets = Path(asked.file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {asked.file}: {error.strerror or error}") from error
+    if not octets:
+        raise UsageError(f"{asked.file} is empty: name a file with octets")
+    return np.resize(np.frombuffer(octets, np.uint8), 4 * words).view(np.float32)
 
 
 def _rate_text(rate_bps: int | None) -> str:

@@ -228,6 +228,7 @@ class NicBenchSettings(Settings):
     peers: str = setting(PEERS_ALL, "Tunnels to compare with, with commas; or all, none.")
     mtu: int = _mtu()
     gradients: str = setting(GRADIENTS, "gaussian:STANDARD_DEVIATION, or a float32 .npy file.")
+    file: str = setting("", "Any file, whose octets streams carry instead, with a codec that gives back every bit.")
     bound: int = _bound()
     codec: str = _codec()
     round_trips: int = setting(2000, "Timed round trips per round.", least=1)
