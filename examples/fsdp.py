@@ -76,7 +76,10 @@ print(f"rank {dist.get_rank()}: parameters {hashlib.sha256(gathered).hexdigest()
 if state is not None:
     report = state.report()
     if dist.get_rank() == 0:
-        print(f"sent {report.sent_octets:,} octets of gradients, {state.gathered.payload_octets:,} of parameters; ", end="")
+        print(
+            f"sent {report.sent_octets:,} octets of gradients, {state.gathered.payload_octets:,} of parameters; ",
+            end="",
+        )
         print(f"uncompressed gradients {report.ring_octets:,}: ratio {report.ratio:.1f}")
     state.close()
 dist.destroy_process_group()
