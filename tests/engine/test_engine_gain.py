@@ -133,7 +133,7 @@ def test_a_raw_stream_is_looked_at_again_and_again_with_growing_distance() -> No
     steps = np.diff(at)
     assert steps[0] == MSS
     assert steps[1] == pytest.approx(gain.STEP_MIN, abs=2 * MSS)
-    assert (steps[2:] == pytest.approx(2 * steps[1:-1], abs=4 * MSS)) or JIT_DISABLED
+    assert steps[2:] == pytest.approx(2 * steps[1:-1].clip(max=gain.STEP_MAX // 2), abs=4 * MSS)
     assert len(steps) >= 3
 
 
