@@ -19,7 +19,6 @@ from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step
 from netoffload.lab.papers.runs import accuracies, accuracies_over_time, bars, first_at, heaps, on_links, settings_of
 from netoffload.lab.reports import Panel, Series
 from netoffload.lab.testbed import NicSettings
-from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.inprocess import Seen, learnt
 
 TRUNCATIONS: Final = ("16b-T", "22b-T", "24b-T")
@@ -311,10 +310,10 @@ FIG12_MODELS: Final[Mapping[str, tuple[str, str | None]]] = {
 def _four(setting: Setting, model: str) -> Json:
     _, data_set = FIG12_MODELS[model]
     if data_set is not None:
-        runs = [settings_of(setting, model, data_set, way, iterations=200 if setting.is_full else 40) for way in FOUR]
+        more = {"iterations": 200 if setting.is_full else 40}
     else:
-        more: dict[str, Any] = {"data": "synthetic:side=64", "batch": 1, "iterations": 5 if setting.is_full else 1}
-        runs = [TrainSettings(way, model=model, **more) for way in FOUR]
+        data_set, more = "synthetic:side=64", {"batch": 1, "iterations": 5 if setting.is_full else 1}
+    runs = [settings_of(setting, model, data_set, way, **more) for way in FOUR]
     return on_links(setting, runs, GIGABIT)
 
 

@@ -107,11 +107,13 @@ class Setting:
     Attributes:
         is_full: it may take hours; else minutes.
         say: called with the name of what begins.
+        trained: gets the settings of every training run in words.
     """
 
     is_full: bool
     folders: Mapping[str, Path] = field(default_factory=dict)
     say: Progress = lambda said, share=None: None
+    trained: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step
 from netoffload.lab.papers.runs import settings_of
 from netoffload.lab.reports import Panel, Series
 from netoffload.lab.training import data, inprocess
+from netoffload.lab.training.config import TrainSettings
 
 BASE_GB: Final = 53433.0
 PRINTED_GB: Final[Mapping[str, tuple[float, ...]]] = {
@@ -24,18 +25,23 @@ GRID: Final = (1e-4, 5e-4, 2e-3, 5e-3, 0.02, 0.05)
 MODEL: Final = "hdc"
 
 
+def _settings(setting: Setting) -> TrainSettings:
+    return settings_of(setting, MODEL, "mnist", iterations=640 if setting.is_full else 64, learning_rate=0.05)
+
+
 def _base(setting: Setting) -> Json:
-    settings = settings_of(setting, MODEL, "mnist", iterations=640 if setting.is_full else 64, learning_rate=0.05)
+    settings = _settings(setting)
     return {"accuracy": inprocess.train(settings, data.load(settings)).accuracy}
 
 
 def _search(setting: Setting) -> Json:
+    base = _settings(setting)
     settings = ThresholdsSettings(
-        MODEL,
-        data="mnist",
+        base.model,
+        data=base.data,
         data_dir=setting.folders.get("mnist"),
-        iterations=640 if setting.is_full else 64,
-        learning_rate=0.05,
+        iterations=base.iterations,
+        learning_rate=base.learning_rate,
         threshold=GRID,
     )
     search = Thresholds(settings)
