@@ -31,10 +31,9 @@ def in_words(settings: TrainSettings) -> str:
     optimizer, schedule = settings.optimizer_spec, settings.schedule_spec
     said = [
         f"{settings.model} on {settings.data_spec.name.partition(':')[0]}",
-        f"{settings.nodes} x {settings.batch} samples",
+        f"{settings.nodes}x{settings.batch} samples",
         f"{settings.iterations} iterations",
-        _part_in_words(optimizer),
-        f"rate {optimizer.learning_rate:g}",
+        f"{_part_in_words(optimizer)} at {optimizer.learning_rate:g}",
         _part_in_words(schedule) if type(schedule) is not Schedule else "constant",
     ]
     said += [f"loss scale {settings.loss_scale:g}"] if settings.loss_scale != 1 else []
@@ -45,7 +44,7 @@ def _part_in_words(part: Optimizer | Schedule) -> str:
     """Return an optimizer or a schedule with the parameters that are not its defaults, but for the rate."""
     fields = [field for field in dataclasses.fields(part) if field.name != "learning_rate"]
     own = {field.name: value for field in fields if (value := getattr(part, field.name)) != field.default}
-    return " ".join([type(part).__name__, *(f"{name.replace('_', ' ')} {value}" for name, value in own.items())])
+    return f"{type(part).__name__}({','.join(f'{name}={value}' for name, value in own.items())})"
 
 
 def on_links(
