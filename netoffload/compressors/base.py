@@ -103,8 +103,13 @@ class Compressor(abc.ABC):
 
     name: ClassVar[str]
     method_id: ClassVar[MethodId]
-    unbiased: ClassVar[bool]  # whether the mean of decode(encode(v)) over the randomness is v
+    unbiased: ClassVar[bool]  # whether the mean of decode(encode(v)) over the randomness is v, with some parameters
     variants: ClassVar[tuple[str, ...]] = ()  # parameters that ``netoffload bench compressors`` shows beside defaults
+
+    @property
+    def is_unbiased(self) -> bool:
+        """Whether these parameters leave the mean as it is."""
+        return self.unbiased
 
     @property
     def flags(self) -> int:

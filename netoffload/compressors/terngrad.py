@@ -121,6 +121,11 @@ class TernGrad(Compressor):
             raise UsageError(f"exempt must be 0 to 127 layers, not {self.exempt}")
 
     @property
+    def is_unbiased(self) -> bool:
+        """Clipping biases."""
+        return self.clip_factor == 0
+
+    @property
     def flags(self) -> int:
         """Bit 0: codes have two bits; the bits above: number of exempt layers."""
         return self.exempt << 1 | (self.packing == "bits")

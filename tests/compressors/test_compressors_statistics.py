@@ -157,3 +157,11 @@ def test_what_the_papers_promise_is_judged_for_as_long_as_one_likes(capsys: pyte
     assert told["holds"]
     assert [mean["worker"] for mean in told["terngrad"]] == [0, 1, 2]
     assert 0 < told["qsgd"]["variance_ratio"] <= told["qsgd"]["bound"] == pytest.approx(1 / 256)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_unbiased"),
+    [("terngrad", False), ("terngrad:clip_factor=0", True), ("qsgd", True), ("8bit-dynamic", False)],
+)
+def test_only_what_does_not_clip_is_called_unbiased(text: str, is_unbiased: bool) -> None:
+    assert registry.parse(text).is_unbiased == is_unbiased

@@ -110,7 +110,7 @@ class Compressors(AllOrNothing[Findings]):
                     **vars(seen),
                     compressor=compressor.name,
                     spec=compressor.spec,
-                    unbiased=compressor.unbiased,
+                    unbiased=compressor.is_unbiased,
                     encode_GBps=fast[0],
                     decode_GBps=fast[1],
                 )

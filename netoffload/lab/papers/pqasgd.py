@@ -46,11 +46,22 @@ def _cifar(setting: Setting) -> Json:
     return on_links(setting, runs, RATE_BPS)
 
 
+SHARINGS: Final = ("partitioned", "dirichlet:alpha=0.1")
+COMPARED: Final = ("fullsgd", METHODS["QSGD-P"], *(f"{name}:p={p}" for name in ("psgd", "pqasgd") for p in (2, 4, 8)))
+
+
 def _shared(setting: Setting, name: str) -> Json:
     more = {"iterations": 960 if setting.is_full else 160, "learning_rate": 0.02, "sharing": "shared"}
     settings = settings_of(setting, "cnn", "cifar10", SHARED[name], **more)
     found = inprocess.train(settings, data.load(settings))
     return {"accuracy": found.accuracy, "efficiency": found.efficiency}
+
+
+def _unlike(setting: Setting, method: str, sharing: str) -> Json:
+    """Train the CNN with classes that the workers share evenly, or hardly."""
+    more = {"iterations": 4000, "learning_rate": 0.02, "sharing": sharing}
+    settings = settings_of(setting, "cnn", "cifar10", method, **more)
+    return {"accuracy": inprocess.train(settings, data.load(settings)).accuracy}
 
 
 def _large(setting: Setting, model: str) -> Json:
@@ -72,6 +83,7 @@ def _steps(is_full: bool) -> list[Step]:
     steps += [Step.of(_seeds, name, seed, data="mnist") for seed in SEEDS for name in BOTH]
     if is_full:
         steps += [Step.of(_large, model, data="cifar10", needs_root=True) for model in LARGE]
+        steps += [Step.of(_unlike, method, sharing, data="cifar10") for sharing in SHARINGS for method in COMPARED]
     return steps
 
 
@@ -108,6 +120,11 @@ def _fig1(values: Mapping[str, Json]) -> Reading:
         found["kept"] = float(abs(fmean(shares["PQASGD p=8"]) - fmean(shares["FULLSGD"])) <= 0.01)
         found["share"] = 100 * fmean(one["efficiency"] for one in by_name["PQASGD p=8"])
         remarks.append(f"HDC on MNIST, three seeds, mean and range: {mean_and_range(shares)}.")
+    for sharing in SHARINGS:
+        reached = {method: values[key]["accuracy"] for method in COMPARED if (key := f"{method} {sharing}") in values}
+        if reached:
+            said = ", ".join(f"{method} {100 * accuracy:.1f} %" for method, accuracy in reached.items())
+            remarks.append(f"The CNN, {sharing} data, 4000 iterations: {said}.")
     for model in LARGE:
         if model in values:
             full, own = (values[model][METHODS[name]]["s_per_iteration"] for name in BOTH)

@@ -149,7 +149,7 @@ def test_a_value_agrees_within_its_tolerance(printed: tuple[float, ...], ours: f
 
 
 def test_many_claims_that_end_alike_are_one_line_of_the_page() -> None:
-    class Long(MadeItem):
+    class Long(Item):
         claims = tuple(
             Claim(str(n), f"number {n} of all", (n + 1.0,), "x", "Table 9", within=0.5, reason="half") for n in range(4)
         )

@@ -15,7 +15,7 @@ import pytest
 
 from netoffload.lab import papers
 from netoffload.lab.papers.eight_bit import MESSAGES
-from netoffload.lab.papers.item import HOLDS, Kind
+from netoffload.lab.papers.item import HOLDS, Kind, Paper
 
 FOLDER: Final = os.environ.get("NETOFFLOAD_PAPERS", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="NETOFFLOAD_PAPERS names no folder with the papers' texts")
@@ -140,8 +140,8 @@ def of_eight_bit(text: str) -> Taken:
         for at, (kernels, bits) in enumerate((kind, bits) for kind in ("NervanaGPU", "convnet2") for bits in (32, 8)):
             yield f"{item} 96 {kernels} {batch} {bits}", numbers(row7[1 + at])
     for row1 in columns(text, "*Table 1:"):
-        gpus, batch, *of = numbers(" ".join(row1))
-        sub_batch = 2048 if batch == 2056 else int(batch)  # the text prints both
+        gpus, size, *of = numbers(" ".join(row1))
+        sub_batch = 2048 if size == 2056 else int(size)  # the text prints both
         for bits, value in zip((32, 8), of, strict=True):
             key = f"4 NervanaGPU {bits}" if gpus == 4 else f"96 NervanaGPU {sub_batch} {bits}"
             yield f"{item} {key}", [value]
@@ -157,7 +157,7 @@ TABLES: Final = {
 
 
 @pytest.mark.parametrize("paper", papers.PAPERS, ids=lambda paper: paper.name)
-def test_every_printed_value_stands_in_the_paper(paper: papers.Paper) -> None:
+def test_every_printed_value_stands_in_the_paper(paper: Paper) -> None:
     name = "eight-bit" if paper.name == "eightbit" else paper.name
     text = text_of(name)
     taken: dict[str, list[Values]] = {}
