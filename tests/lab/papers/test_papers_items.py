@@ -137,6 +137,7 @@ def test_the_table_says_how_each_claim_stands(tmp_path: Path) -> None:
     ("printed", "ours", "verdict"),
     [
         ((2.2, 3.1), 3.2, "agrees"),
+        ((2.2, 3.1), 2.5, "agrees"),
         ((2.2, 3.1), 2.09, "differs"),
         ((2.0,), 2.1, "agrees"),
         ((2.0,), 1.8, "differs"),
