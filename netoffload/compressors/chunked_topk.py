@@ -66,8 +66,6 @@ class ChunkedTopK(Compressor):
 
     name: ClassVar[str] = "chunked-topk"
     method_id: ClassVar[MethodId] = MethodId.CHUNKED_TOPK
-    unbiased: ClassVar[bool] = False
-    variants: ClassVar[tuple[str, ...]] = ("k=32",)
 
     def __post_init__(self) -> None:
         """Refuse parameters out of range."""

@@ -29,7 +29,7 @@ from netoffload.lab.machine import UNKNOWN
 
 T = TypeVar("T")
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 """Version of the records' keys; a newer one is refused."""
 ROOM_OCTETS: Final = 256 * 1024
 """Room for records and a report with its figure."""
@@ -261,7 +261,7 @@ def _read_line(kind: type[T], line: str, where: str) -> T:
         raise UsageError(f"{where} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{where} is not a record of format 1 to {FORMAT}")
-    return decode_dataclass(kind, _migrated(value, where, RUN if kind is Record else ()), where)
+    return decode_dataclass(kind, _migrated(value, where, RUN if kind is Record else STEP), where)
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
@@ -313,7 +313,7 @@ class StepRecord:
     """One measurement for a paper and its origin; lines of a quick run do not count for a full one.
 
     ``load_1min`` is the load of the machine when it began, ``commit`` that of the program's source; ``unknown`` if the
-    source is no checkout.
+    source is no checkout. ``settings`` says in words how it trained, a text for each kind of run.
     """
 
     format: int
@@ -327,6 +327,7 @@ class StepRecord:
     machine: str
     commit: str
     versions: dict[str, str]
+    settings: tuple[str, ...]
     value: Any
 
 
@@ -459,6 +460,15 @@ def _to_format_6(record: dict[str, Any]) -> None:
     _add(record["learning"], loss_after={})
 
 
+def _as_it_is(_record: dict[str, Any]) -> None:
+    """This format has the keys of the last one."""
+
+
+def _steps_to_format_7(record: dict[str, Any]) -> None:
+    """Up to format 6 a step does not say how it trained."""
+    _add(record, settings=[])
+
+
 def _add(place: dict[str, Any], **new: object) -> None:
     if known := sorted(place.keys() & new.keys()):
         raise KeyError(f"it has {', '.join(known)} of a later format")
@@ -467,9 +477,10 @@ def _add(place: dict[str, Any], **new: object) -> None:
 
 Migrations = tuple[Callable[[dict[str, Any]], None], ...]
 
-RUN: Final[Migrations] = (_to_format_2, _to_format_3, _to_format_4, _to_format_5, _to_format_6)
-"""For records of training runs; those of steps have the same keys in all formats."""
-assert len(RUN) == FORMAT - 1
+RUN: Final[Migrations] = (_to_format_2, _to_format_3, _to_format_4, _to_format_5, _to_format_6, _as_it_is)
+STEP: Final[Migrations] = (*5 * (_as_it_is,), _steps_to_format_7)
+"""For records of training runs, and for those of steps."""
+assert len(RUN) == len(STEP) == FORMAT - 1
 
 
 def _migrated(record: dict[str, Any], where: str, migrations: Migrations) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Variant:
     ) -> tuple[int, Uint8Array]:
         """Return how many floats fit, and their payload; the source starts ``offset`` octets behind an aligned one."""
         capacity = 5 * values.size + bursts.MAX_BURST_PAYLOAD if capacity is None else capacity
-        source = np.concatenate([np.zeros(offset, np.uint8), values.view(np.uint8)])
+        source = np.concatenate([np.zeros(offset, np.uint8), np.ascontiguousarray(values).view(np.uint8)])
         target = np.full(16 + capacity + bursts.ENCODE_SLACK + 64, CANARY, np.uint8)
         classes = np.zeros(4, np.int64)
         count, length = self.kernels.encode(source, offset, values.size, bound_k, target, 16, capacity, classes)

@@ -94,6 +94,7 @@ class Ends:
         return int(self.nic.counters[counter])
 
 
+@pytest.mark.covering(1)
 @FAMILIES
 @pytest.mark.parametrize("per_segment", [False, True])
 @pytest.mark.parametrize("values", [FLOAT32, BF16], ids=["float32", "bf16"])

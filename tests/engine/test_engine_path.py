@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine.path import EXPIRES_NS, FAILS_MAX, SMALL, STEPS
 from tests.engine.frames import make_segment
 from tests.engine.nic_pair import FIRST, Nic, connect
@@ -47,6 +48,7 @@ class Host:
         return limit
 
 
+@pytest.mark.skipif(JIT_DISABLED, reason="codes some 10 MB")
 @pytest.mark.parametrize("in_udp", [False, True])
 def test_the_limit_goes_down_step_by_step(in_udp: bool) -> None:
     host = Host(in_udp)

@@ -116,7 +116,8 @@ def of_format(written: int, *, early: bool = False) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("written", "early"), [(1, True), (1, False), (2, True), (2, False), (3, False), (4, False), (5, False), (6, False)]
+    ("written", "early"),
+    [(1, True), (1, False), (2, True), (2, False), (3, False), (4, False), (5, False), (6, False), (7, False)],
 )
 def test_a_record_of_an_older_format_is_read_and_reported(written: int, early: bool, tmp_path: Path) -> None:
     path = tmp_path / "old.jsonl"
@@ -144,8 +145,8 @@ def test_a_record_of_an_older_format_is_read_and_reported(written: int, early: b
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (of_format(results.FORMAT + 1), "has format 7; this version reads 1 to 6: update netoffload"),
-        (of_format(3) | {"format": "3"}, "not a record of format 1 to 6"),
+        (of_format(results.FORMAT + 1), "has format 8; this version reads 1 to 7: update netoffload"),
+        (of_format(3) | {"format": "3"}, "not a record of format 1 to 7"),
         ({"format": 1}, "not a record of format 1: KeyError"),
         (of_format(3) | {"format": 2}, "not a record of format 2: .*machine of a later format"),
         (

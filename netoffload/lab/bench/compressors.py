@@ -28,6 +28,7 @@ from netoffload.compiled.arrays import Float32Array, Float64Array
 from netoffload.compressors import Layout, libraries, registry
 from netoffload.compressors.base import Compressor
 from netoffload.compressors.libraries import General
+from netoffload.compressors.terngrad import TernGrad
 from netoffload.errors import UsageError
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import CompressorsSettings, parse_vector_octets
@@ -62,8 +63,12 @@ VARIANTS: Final = {
 }
 """By compressor, the parameters that are shown beside its defaults."""
 
-UNBIASED: Final = ("none", "terngrad", "qsgd")
-"""Compressors for which the mean of decode(encode(v)) over the randomness is v."""
+
+def is_unbiased(compressor: Compressor) -> bool:
+    """Return whether the mean of decode(encode(v)) over the randomness is v."""
+    if isinstance(compressor, TernGrad):
+        return compressor.clip_factor == 0
+    return compressor.name in ("none", "qsgd")
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ class Compressors(AllOrNothing[Findings]):
                     **vars(seen),
                     compressor=compressor.name,
                     spec=compressor.spec,
-                    unbiased=compressor.name in UNBIASED,
+                    unbiased=is_unbiased(compressor),
                     encode_GBps=fast[0],
                     decode_GBps=fast[1],
                 )

@@ -67,7 +67,7 @@ def reproduce(
         notes.print(str(one), highlight=False, markup=False, soft_wrap=True)
     found = {}
     for item in items:
-        rows = page.rows(item, page.write_item(item, out))
+        rows = page.write_item(item, out)
         found[item.name] = [row._asdict() for row in rows]
         if not as_json:
             _print(item, rows)
@@ -89,6 +89,6 @@ def _list() -> None:
 def _print(item: Item, rows: list[Row]) -> None:
     from netoffload.lab.papers import page
 
-    columns = [Column(heading, is_words=heading in ("claim", "place", "unit", "")) for heading in page.HEADINGS]
+    columns = [Column(heading, is_words=heading in ("claim", "place", "")) for heading in page.HEADINGS]
     console.print(drawn(Table(f"{item.name}: {item.title}", columns, rows)))
     sys.stdout.flush()

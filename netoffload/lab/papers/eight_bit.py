@@ -1,19 +1,20 @@
 """Dettmers' 8-bit paper: Table 2, the predicted speed-ups (Tables 1 and 3 to 7), and training with the types.
 
 **Speed-ups** of AlexNet on 4 and on 96 GPUs (5.1 and 5.2) follow from his tables; times are milliseconds, as printed.
-The text gives the formulas of the speed-up and of the penalties for 4 GPUs. For 96 GPUs it gives no formula for Table
-6; its printed figures follow this one::
+The text gives the formulas of the speed-up and of the penalties for 4 GPUs. For 96 GPUs it gives none; these were
+chosen because they give most of Table 6's figures::
 
     sync of a full pass = 31 (sync - 1.3)     where a sync takes longer than the 1.3 ms that hide it
                           sync                else: only the first one is seen
+    sync = 32 (latency + size / 5 GB/s) + 2 size / 5 GB/s                          with Table 5's latencies and sizes
 
-It gives 11 of the 12 printed totals to the last digit. For 12288 samples and 32 bits, 31 · 250 is printed (with a
-question mark), without the 1.3. No formula of the text gives Table 6's single synchronisations from Table 5.
-:func:`message_ms` adds the parts that the text names, and is 10 % below most of them.
+The first gives 11 of the 12 printed totals to the last digit. For 12288 samples and 32 bits, 31 · 250 is printed (with
+a question mark), without the 1.3. The second (:func:`message_ms`) gives 9 of 12 within 3 %.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -88,9 +89,9 @@ def _table2(values: Mapping[str, Json]) -> Reading:
             )
             panels.append(Panel("bars", f"8-bit {kind}", "mean relative error, %", series))
         remarks.append(
-            "The printed figures are those of a binary search that misses the nearest number one time in four. The "
-            "column of absolute errors has mean squared errors. This program takes the nearest number, whose errors "
-            "are a third smaller."
+            "Of the searches that were tried, a binary search that misses the nearest number one time in four fits the "
+            "printed figures best. Mean squared errors fit the column of absolute errors. This program takes the "
+            "nearest number, whose errors are a third smaller."
         )
     for way, layers in values.get("mnist", {}).items():
         for number, errors in enumerate(layers, 1):
@@ -105,9 +106,8 @@ TABLE2: Final = Item(
     "eightbit-table2",
     "Table 2: errors of the types",
     "Paper: 25 million numbers of each distribution, and gradients of a 784x1024x1024x10 network with RMSProp. "
-    "Here: as many numbers, and the same network with momentum SGD. The paper does not say how a matrix of gradients "
-    "is scaled for mantissa and static; here the scale is 10^1, far above the gradients. Most gradients here are so "
-    "small beside the largest one that the linear type turns them into 0.",
+    "Here: the same, early. Mantissa and static have the scale 10^1, far above the "
+    "gradients; for activations section 3.1 asks for 10^2 to 10^4. The linear type turns most gradients into 0.",
     lambda _is_full: [Step("random", _errors), Step("mnist", _layer_errors, "mnist")],
     _table2,
 )
@@ -153,10 +153,10 @@ PCIE_OCTETS_PER_MS: Final = 5e6
 
 
 def message_ms(sub_batch: int, bits: int) -> float:
-    """Return the time to synchronise activations, from Table 5: messages with their latency, and copies in a node."""
+    """Return the time to synchronise activations, from Table 5, by the formula that fits Table 6."""
     kilobytes, latency_ms = MESSAGES[sub_batch][BITS.index(bits)]
-    between_ms = (CLUSTER_NODES - 1) * (latency_ms + 1e3 * kilobytes / NETWORK_OCTETS_PER_MS)
-    return between_ms + 2 * 1e3 * kilobytes / PCIE_OCTETS_PER_MS
+    copy_ms = 1e3 * kilobytes / PCIE_OCTETS_PER_MS
+    return CLUSTER_NODES * (latency_ms + copy_ms) + 2 * copy_ms
 
 
 def _speedups(_setting: Setting) -> Json:
@@ -178,9 +178,8 @@ def _speedups(_setting: Setting) -> Json:
             sync_ms = theirs[f"sync {batch} {bits}"]
             made[f"pass {batch} {bits}"] = others * (sync_ms - HIDDEN_MS) if sync_ms > HIDDEN_MS else sync_ms
             made[f"sync {batch} {bits}"] = message_ms(batch, bits)
-    # 5.2.2: the printed figure counts only the latency of a message on the network: 31 messages of 0.03 ms and two
-    # copies of 36 kB, all twice.
-    made["gradient"] = 2 * (others * 0.03 + 2 * 36e3 / PCIE_OCTETS_PER_MS)
+    # 5.2.2: 31 messages of 108 kB and 0.03 ms, and two copies of 36 kB, all twice.
+    made["gradient"] = 2 * (others * (0.03 + 108e3 / NETWORK_OCTETS_PER_MS) + 2 * 36e3 / PCIE_OCTETS_PER_MS)
     made["fc"], made["parallel fc"] = sum(FC_PARTS_MS), sum(PARALLEL_FC_PARTS_MS)
     made["transfer"] = 1e3 * (60e6 * 4 / 2**30) / 7  # AlexNet's 60 million parameters
     made["transfers"] = 4 * made["transfer"]
@@ -206,9 +205,8 @@ def _speedup_reading(values: Mapping[str, Json]) -> Reading:
         ]
         panels.append(Panel("bars", f"96 GPUs, {kernels}", "speed-up", tuple(series), "sub-batch"))
     remark = (
-        "The 32-bit penalty's printed terms add up to 7.01 ms, not to 6.81; the speed-up of 3.53 is the same with "
-        "either. No formula of the text gives Table 6's synchronisations from Table 5's messages: latency and octets "
-        "are 10 % less."
+        "The text prints no formula for 96 GPUs. Table 5's messages of 8 bits are an eighth of those of 32 bits, not a "
+        "fourth. Tables 1 and 7 print a sub-batch of 2056 where Tables 5 and 6 have 2048. "
     )
     return Reading(made, panels, [remark])
 
@@ -216,12 +214,14 @@ def _speedup_reading(values: Mapping[str, Json]) -> Reading:
 SPEEDUPS: Final = Item(
     "eightbit-speedups",
     "Tables 1 and 3 to 7: predicted speed-ups",
-    "The same formulas on the same printed numbers. Small differences are the paper's rounding; others have no reason "
-    "in its text.",
+    "The paper's formulas for 4 GPUs; for 96, formulas that were chosen to fit.",
     lambda _is_full: [Step("model", _speedups)],
     _speedup_reading,
 )
 
+UNLEARNT: Final = 80.0
+"""Test error, where chance is 90 %, above which a network has not learnt."""
+TEST_IMAGES: Final = 10_000
 CODERS: Final = {"32 bits": None, **{kind: kind for kind in TYPES}}
 NETWORKS: Final = {"dettmers-mnist": ("mnist", 200, 3000), "dettmers-cifar": ("cifar10", 30, 1500)}
 
@@ -243,15 +243,18 @@ def _accuracy_reading(values: Mapping[str, Json]) -> Reading:
             continue
         panels.append(Panel("bars", network, "test error, %", (bars("here", errors),)))
         found[f"{network}.32"] = exact = errors.pop("32 bits")
-        found |= {f"{network}.{coder}": error - exact for coder, error in errors.items()}
+        if exact > UNLEARNT:
+            continue
+        noise = 200 * math.sqrt(exact / 100 * (1 - exact / 100) * 2 / TEST_IMAGES)
+        allowed = noise if network == "dettmers-mnist" else 0.02 * exact
+        found |= {f"{network}.{coder}": float(abs(error - exact) <= allowed) for coder, error in errors.items()}
     return Reading(found, panels)
 
 
 ACCURACY: Final = Item(
     "eightbit-accuracy",
-    "Sections 3.2 and 3.4: test errors on MNIST and CIFAR-10, data parallel",
-    "Paper: RMSProp to convergence, five runs each. Here: momentum SGD, two workers of batch 32, some hundred "
-    "iterations (30 on CIFAR-10); all gradients travel in 8 bits.",
+    "Section 3.4, Fig. 2: test errors on MNIST and CIFAR-10, data parallel",
+    "Paper: RMSProp on MNIST to convergence, five runs each. Here: one run; all gradients travel in 8 bits.",
     lambda _is_full: [
         Step.of(_accuracy, network, coder, data=data_set)
         for network, (data_set, *_) in NETWORKS.items()
@@ -263,5 +266,9 @@ ACCURACY: Final = Item(
 PAPER: Final = Paper(
     "eightbit",
     "Dettmers, 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016",
+    "The types are as printed. The speed-ups for 4 GPUs follow from the printed numbers and formulas. For 96 GPUs no "
+    "formula is printed; ours were chosen because they fit, and leave three of Table 6's twelve times open. The errors "
+    "of Table 2 need a search that was guessed as well. On MNIST one run of each type is judged by its noise; the "
+    "network for CIFAR-10 has not learnt yet.",
     (TABLE2, SPEEDUPS, ACCURACY),
 )

@@ -31,63 +31,82 @@ ROUNDING: Final = 1 + 1e-9
 """A tolerance of half a printed digit is no binary number."""
 
 
-class Standing(enum.StrEnum):
-    """How far a printed value can be compared with a value from here."""
+class Kind(enum.StrEnum):
+    """What stands behind a comparison with a printed value."""
 
-    COMPARABLE = "comparable"
-    """The same quantity of the same thing, by the same means."""
+    MEASURED = "measured here"
+    """With the paper's own model, data and length, or with what holds for any."""
     SCALED = "scaled"
     """The same quantity of something smaller: another model, data set, link or number of iterations."""
+    ARITHMETIC = "arithmetic of the paper"
+    """Computed from the paper's own numbers by what it prints."""
+    FITTED = "fitted afterwards"
+    """Computed by a procedure that was chosen because it gives the printed values."""
     NOT_HERE = "not reproducible here"
-    """It cannot be measured here."""
+
+    @property
+    def short(self) -> str:
+        """The kind in a word, for tables."""
+        return self.split()[0]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One printed value.
+    """One printed value, a printed range, or a row of a table that cannot be measured here.
 
     Attributes:
         id: name, unique within its item.
-        printed: the value; None: a figure without numbers, or a statement in words.
-        within: largest absolute difference with which ours agrees; None: no verdict.
-        why: why it is not reproducible here.
+        printed: the value; two: a range; none: a figure without numbers, or a statement whose value is ours.
+        within: largest distance from the printed value with which ours agrees; None: no verdict.
+        reason: why the tolerance is as large as it is; for a statement in words, when it holds.
+        why: why it is not reproducible here, or why ours differs.
     """
 
     id: str
     quantity: str
-    printed: float | None
+    printed: tuple[float, ...]
     unit: str
     place: str
-    standing: Standing = Standing.COMPARABLE
+    kind: Kind = Kind.SCALED
     within: float | None = None
+    reason: str = ""
     why: str = ""
 
     def verdict(self, ours: float | None) -> str:
-        """Return the result of comparing ``ours`` with the printed value, in a word."""
+        """Return the result of comparing ``ours`` with the printed value, in a word or two."""
+        if self.kind is Kind.NOT_HERE:
+            return str(self.kind)
         if ours is None:
-            return str(self.standing) if self.standing is Standing.NOT_HERE else "missing"
+            return "missing"
         if self.unit == HOLDS:
             return "holds" if ours else "does not hold"
-        if self.within is None or self.printed is None:
-            return str(self.standing)
-        return "agrees" if abs(ours - self.printed) <= self.within * ROUNDING else "differs"
+        if self.within is None or not self.printed:
+            return "not judged"
+        allowed = self.within * ROUNDING
+        return "agrees" if min(self.printed) - allowed <= ours <= max(self.printed) + allowed else "differs"
 
-    def in_words(self, value: float | None) -> str:
-        """Return a value of this claim as text, with the number of digits that its unit takes."""
-        if value is None:
-            return "-"
+    def in_words(self, *values: float) -> str:
+        """Return values of this claim as text, with the number of digits that its unit takes."""
         if self.unit == HOLDS:
-            return "yes" if value else "no"
-        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+            return " ".join("yes" if value else "no" for value in values)
+        texts = [f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}" for value in values]
+        return (" to " if self.kind is not Kind.NOT_HERE else ", ").join(texts) or "-"
+
+    @property
+    def tolerance(self) -> str:
+        """The tolerance and its reason, or when a statement holds, to follow what is printed."""
+        reason = f" ({self.reason})" if self.reason else ""
+        return reason if self.within is None else f" ± {self.within:g}{reason}"
 
 
 def _read_claims(path: Path) -> dict[str, list[Claim]]:
     claims: dict[str, list[Claim]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            numbers = {name: float(row[name]) if row[name] else None for name in ("printed", "within")}
-            item, standing = row.pop("item"), Standing(row["standing"])
-            claims.setdefault(item, []).append(Claim(**(row | numbers | {"standing": standing})))  # type: ignore[arg-type]
+            item, within, kind = row.pop("item"), row.pop("within"), Kind(row.pop("kind"))
+            values = tuple(map(float, row.pop("printed").split()))
+            claim = Claim(**row, printed=values, kind=kind, within=float(within) if within else None)
+            claims.setdefault(item, []).append(claim)
     return claims
 
 
@@ -95,9 +114,14 @@ CLAIMS: Final = _read_claims(Path(__file__).with_name("claims.csv"))
 """The claims of every item."""
 
 
+def rows(item: str) -> dict[str, tuple[float, ...]]:
+    """Return what an item's claims print, by claim."""
+    return {claim.id: claim.printed for claim in CLAIMS[item]}
+
+
 def printed(item: str) -> dict[str, float]:
-    """Return the values that an item's claims print, by claim."""
-    return {claim.id: claim.printed for claim in CLAIMS[item] if claim.printed is not None}
+    """Return the values that an item's claims print, by claim; without ranges and rows of tables."""
+    return {name: values[0] for name, values in rows(item).items() if len(values) == 1}
 
 
 @dataclass(frozen=True)
@@ -107,11 +131,13 @@ class Setting:
     Attributes:
         is_full: it may take hours; else minutes.
         say: called with the name of what begins.
+        trained: gets the settings of every training run in words.
     """
 
     is_full: bool
     folders: Mapping[str, Path] = field(default_factory=dict)
     say: Progress = lambda said, share=None: None
+    trained: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -157,9 +183,11 @@ class Item:
     """A table or figure, or several that one measurement makes; ``claims.csv`` has its claims.
 
     Attributes:
-        setting: how the paper's setting and ours differ: link, model, data, hardware.
+        setting: how the paper's setting and ours differ: link, model, data, hardware. How a run trained is not said
+            here: its record says it.
         steps: returns the measurements of a full or a quick run.
         read: makes a reading from the results of the steps, by their keys.
+        is_own_when_full: a full run has the paper's model, data and length: scaled claims count as measured.
     """
 
     name: str
@@ -167,6 +195,7 @@ class Item:
     setting: str
     steps: Callable[[bool], Sequence[Step]]
     read: Callable[[Mapping[str, Json]], Reading]
+    is_own_when_full: bool = False
 
     @property
     def claims(self) -> Sequence[Claim]:
@@ -176,8 +205,13 @@ class Item:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper; the names of its items begin with its own."""
+    """A paper; the names of its items begin with its own.
+
+    Attributes:
+        judgement: what the items say of the paper, in a paragraph.
+    """
 
     name: str
     citation: str
+    judgement: str
     items: Sequence[Item]

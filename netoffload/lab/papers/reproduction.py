@@ -99,7 +99,8 @@ class Reproduction:
 
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         begun_s, load_1min = time.monotonic(), os.getloadavg()[0]
-        value = step.measure(Setting(self.is_full, self.data, say))
+        setting = Setting(self.is_full, self.data, say)
+        value = step.measure(setting)
         record = StepRecord(
             format=results.FORMAT,
             item=item.name,
@@ -112,6 +113,7 @@ class Reproduction:
             machine=f"{os.cpu_count()} cores of {cpu_model()}",
             commit=commit(),
             versions=system_versions(),
+            settings=tuple(dict.fromkeys(setting.trained)),
             value=value,
         )
         results.append_step(self.folder, record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -12,14 +13,38 @@ from netoffload.lab.results import Record
 from netoffload.lab.testbed import NicSettings, TestbedSettings
 from netoffload.lab.training import run
 from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.optimizers import Optimizer, Schedule
 
 
 def settings_of(
     setting: Setting, model: str, data_set: str | None = None, method: str = "inc", **more: Any
 ) -> TrainSettings:
-    """Return the settings of a run on a data set of the setting, or on one that needs no folder."""
+    """Return the settings of a run on a data set of the setting, or on one that needs no folder, and note them."""
     folder = setting.folders.get(data_set or "")
-    return TrainSettings(method, model=model, data=data_set, data_dir=str(folder) if folder else None, **more)
+    made = TrainSettings(method, model=model, data=data_set, data_dir=str(folder) if folder else None, **more)
+    setting.trained.append(in_words(made))
+    return made
+
+
+def in_words(settings: TrainSettings) -> str:
+    """Return what the settings of a run have in common for all methods: the texts of every page are made here."""
+    optimizer, schedule = settings.optimizer_spec, settings.schedule_spec
+    said = [
+        f"{settings.model} on {settings.data_spec.name.partition(':')[0]}",
+        f"{settings.nodes}x{settings.batch} samples",
+        f"{settings.iterations} iterations",
+        f"{_part_in_words(optimizer)} at {optimizer.learning_rate:g}",
+        _part_in_words(schedule) if type(schedule) is not Schedule else "constant",
+    ]
+    said += [f"loss scale {settings.loss_scale:g}"] if settings.loss_scale != 1 else []
+    return ", ".join(said + ([f"{settings.sharing} data"] if settings.sharing != "partitioned" else []))
+
+
+def _part_in_words(part: Optimizer | Schedule) -> str:
+    """Return an optimizer or a schedule with the parameters that are not its defaults, but for the rate."""
+    fields = [field for field in dataclasses.fields(part) if field.name != "learning_rate"]
+    own = {field.name: value for field in fields if (value := getattr(part, field.name)) != field.default}
+    return f"{type(part).__name__}({','.join(f'{name}={value}' for name, value in own.items())})"
 
 
 def on_links(

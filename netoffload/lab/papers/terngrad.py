@@ -67,38 +67,44 @@ def _histograms(setting: Setting) -> Json:
     return kept
 
 
+def clipped_gaussian(clip: float) -> tuple[float, float]:
+    """Return what clipping at ``clip`` deviations does to a Gaussian: per cent of its length, and degrees."""
+    inside, density = math.erf(clip / math.sqrt(2)), math.exp(-(clip**2) / 2) / math.sqrt(2 * math.pi)
+    squares = inside - 2 * clip * density + clip**2 * (1 - inside)  # E clipped^2; E clipped v is ``inside``
+    return 100 * (1 - math.sqrt(squares)), math.degrees(math.acos(inside / math.sqrt(squares)))
+
+
 def _fig2(values: Mapping[str, Json]) -> Reading:
     kept: dict[str, Any] = values.get("lenet5", {})
-    panels, remarks = [], []
+    panels, zeros = [], []
     for name, one in kept.items():
         middles = tuple((low + high) / 2 for low, high in itertools.pairwise(one["edges"]))
         series = tuple(Series(what, middles, tuple(float(n) for n in counts)) for what, counts in one["counts"].items())
         panels.append(Panel("steps", name, "gradients", series, "value", log_y=True))
-        remarks.append(
-            f"{name}: clipping takes {one['length']:.1f} % of the gradient's length and turns it by "
-            f"{one['degrees']:.1f} degrees; {100 * one['zeros']:.1f} % become 0."
-        )
+        zeros.append(f"{name} {100 * one['zeros']:.1f}")
     found = {}
     if kept:
         found = {
-            "ternary": float(all(one["levels"]["c ternary"] <= 3 for one in kept.values())),
-            "averaged": float(max(one["levels"]["d averaged"] for one in kept.values())),
             "length": max(one["length"] for one in kept.values()),
             "degrees": max(one["degrees"] for one in kept.values()),
         }
-    return Reading(found, panels, remarks)
+        found |= dict(zip(("gauss.length", "gauss.degrees"), clipped_gaussian(CLIP), strict=True))
+    return Reading(found, panels, [f"Ternary gradients that are 0, %: {', '.join(zeros)}."] if zeros else [])
 
 
 FIG2: Final = Item(
     "terngrad-fig2",
     "Fig. 2: histograms of original, clipped, ternary and averaged gradients",
-    "Paper: AlexNet on two workers, by iteration. Here: LeNet-5 on MNIST on two workers, the last iteration. The "
-    "paper's 1.0 to 1.5 % hold for a Gaussian gradient; LeNet's gradient has heavier tails.",
+    "Paper: AlexNet on two workers, by iteration. Here: LeNet-5 on MNIST on two workers, the last iteration.",
     lambda _is_full: [Step("lenet5", _histograms, "mnist")],
     _fig2,
 )
 
 WORKERS: Final = (2, 8, 64)
+MORE_WORKERS: Final = (4, 16)
+"""Also in full runs."""
+AVERAGE: Final = 0.9999
+"""Section 4: decay of the moving average of the weights, whose accuracy counts."""
 TOTAL_BATCH: Final = 64
 OPTIMIZERS: Final = {"momentum SGD": (0.01, 0.9), "vanilla SGD": (0.1, 0.0)}
 
@@ -107,15 +113,19 @@ def _by_workers(setting: Setting, optimizer: str, workers: int, coder: str) -> J
     rate, momentum = OPTIMIZERS[optimizer]
     more: dict[str, Any] = {"nodes": workers, "batch": TOTAL_BATCH // workers}
     more |= {"learning_rate": rate, "momentum": momentum}
-    settings = settings_of(setting, "lenet5", "mnist", iterations=3000 if setting.is_full else 150, **more)
-    return learnt(settings, CODERS[coder])
+    settings = settings_of(setting, "lenet5", "mnist", iterations=10_000 if setting.is_full else 150, **more)
+    return learnt(settings, CODERS[coder], average=AVERAGE if setting.is_full else 0.0)
 
 
 def _fig3(values: Mapping[str, Json]) -> Reading:
     panels, found = [], {}
     for optimizer in OPTIMIZERS:
         by_coder = {
-            coder: {n: 100 * values[key]["accuracy"] for n in WORKERS if (key := f"{optimizer} {n} {coder}") in values}
+            coder: {
+                n: 100 * values[key]["accuracy"]
+                for n in sorted(WORKERS + MORE_WORKERS)
+                if (key := f"{optimizer} {n} {coder}") in values
+            }
             for coder in BOTH
         }
         series = tuple(Series(coder, tuple(of), tuple(of.values())) for coder, of in by_coder.items())
@@ -130,15 +140,15 @@ FIG3: Final = Item(
     "terngrad-fig3",
     "Fig. 3: accuracy by number of workers",
     "Paper: LeNet on MNIST, 10,000 iterations, mini-batch 64, polynomial learning rate, moving average of the "
-    "weights. Here: LeNet-5, some hundred iterations, constant learning rate 0.01, momentum 0.9, no average; gradient "
-    "replicas.",
-    lambda _is_full: [
+    "weights. Here: a quick run has no average, and the rate hardly falls in it.",
+    lambda is_full: [
         Step.of(_by_workers, optimizer, workers, coder, data="mnist")
         for optimizer in OPTIMIZERS
-        for workers in WORKERS
+        for workers in WORKERS + MORE_WORKERS * is_full
         for coder in BOTH
     ],
     _fig3,
+    is_own_when_full=True,
 )
 
 
@@ -182,8 +192,7 @@ def _fig4(values: Mapping[str, Json]) -> Reading:
 FIG4: Final = Item(
     "terngrad-fig4",
     "Fig. 4: accuracy, loss and sparsity; with three seeds",
-    "Paper: AlexNet on ImageNet, 4 workers, mini-batch 512. Here: LeNet-5 on MNIST, 4 workers of batch 32, "
-    "learning rate 0.01.",
+    "Paper: AlexNet on ImageNet, 4 workers, mini-batch 512. Here: LeNet-5 on MNIST.",
     lambda _is_full: [Step.of(_sparsity, coder, seed, data="mnist") for seed in SEEDS for coder in CODERS],
     _fig4,
 )
@@ -291,12 +300,9 @@ def _fig5(values: Mapping[str, Json]) -> Reading:
         "alexnet": gain(SLOW, "AlexNet", 8),
         "vgg": gain(FAST, "VggNet-A", 512),
         "order": float(gain(SLOW, "GoogLeNet", 64) < gain(SLOW, "AlexNet", 64)),
-        "up": 32 / math.log2(3),
-        "bits": RATIO,
     }
     remark = (
-        f"With the bandwidths assumed here, the printed 3.04 for AlexNet needs {values['model']['batch_s']:.2f} s "
-        "per mini-batch on one GPU, which the paper does not print."
+        f"With these bandwidths the printed 3.04 needs {values['model']['batch_s']:.2f} s per mini-batch on one GPU."
     )
     return Reading(found, panels, [remark])
 
@@ -304,19 +310,21 @@ def _fig5(values: Mapping[str, Json]) -> Reading:
 FIG5: Final = Item(
     "terngrad-fig5",
     "Fig. 5 by the performance model of Appendix B (Eqs. 15 to 18)",
-    "The paper prints the model's formulas, but not its inputs: the profiled time of a mini-batch and the bandwidths "
-    "inside a machine. Here they are assumed: 0.10, 0.09 and 0.15 s, 10 GB/s (PCIe) and 36 GB/s (NVLink). So only the "
-    "forms of the curves can be compared, not their values.",
+    "The paper does not print the model's inputs. Assumed here: 0.10, 0.09 and 0.15 s for a mini-batch, 10 GB/s (PCIe) "
+    "and 36 GB/s (NVLink).",
     lambda _is_full: [Step("model", _throughputs)],
     _fig5,
 )
 
 TABLE1_WORKERS: Final = (2, 16)
+LEARNT: Final = 20.0
+"""Accuracy, twice chance, below which a network has not learnt, so that it says nothing of a method."""
 
 
 def _cifarnet(setting: Setting, workers: int, coder: str) -> Json:
-    iterations = (2400 if setting.is_full else 40) * 2 // workers
-    more: dict[str, Any] = {"nodes": workers, "batch": 32, "iterations": iterations, "learning_rate": 0.01}
+    # 4.1: both train for the same epochs, so the total of samples is the same. The model's rate is the paper's.
+    iterations = (2400 if setting.is_full else 200) * 2 // workers
+    more: dict[str, Any] = {"nodes": workers, "batch": 32, "iterations": iterations}
     return learnt(settings_of(setting, "cifarnet", "cifar10", **more), CODERS[coder])
 
 
@@ -330,17 +338,17 @@ def _table1(values: Mapping[str, Json]) -> Reading:
         found |= {f"{workers}.{coder}": accuracy for workers, accuracy in of.items()}
         ours.append(bars(coder, {f"{workers} workers": accuracy for workers, accuracy in of.items()}))
     for workers in TABLE1_WORKERS:
-        if f"{workers}.TernGrad" in found and f"{workers}.floating" in found:
-            found[f"{workers}.gap"] = found[f"{workers}.TernGrad"] - found[f"{workers}.floating"]
+        both = [found.get(f"{workers}.{coder}", 0.0) for coder in BOTH]
+        if min(both) > 0 and both[0] >= LEARNT:
+            found[f"{workers}.lost"] = float(both[0] - both[1] < 1)
     return Reading(found, [Panel("bars", "CifarNet", "accuracy, %", (*series, *ours))])
 
 
 TABLES: Final = Item(
     "terngrad-table1",
     "Tables 1, 2 and 3: CifarNet, AlexNet, GoogLeNet",
-    "Paper: CifarNet on all of CIFAR-10 with crops and flips, Adam, 300,000 and 18,750 iterations. Here: "
-    "momentum SGD, learning rate 0.01, some dozen iterations of batch 32 per worker, unchanged images of CIFAR-10 or "
-    "of a part of it.",
+    "Paper: CifarNet on all of CIFAR-10 with crops and flips, Adam at 0.0002, 300,000 and 18,750 "
+    "iterations, 64 and 128 samples per worker. Here: unchanged images of CIFAR-10 or of a part of it.",
     lambda _is_full: [
         Step.of(_cifarnet, workers, coder, data="cifar10") for workers in TABLE1_WORKERS for coder in BOTH
     ],
@@ -350,5 +358,9 @@ TABLES: Final = Item(
 PAPER: Final = Paper(
     "terngrad",
     "Wen et al., TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning, NIPS 2017",
+    "The method is as printed, and its means are unbiased without clipping. On LeNet it costs less than the noise of "
+    "runs this short. Clipping changes real gradients far more than the Gaussian of section 3.3. The throughput model "
+    "lacks printed inputs, so only its form is compared. CifarNet has to learn before Table 1 can be judged. In "
+    "`papers` of `train` the last layer stays floats, as section 4.2 advises.",
     (FIG2, FIG3, FIG4, FIG5, TABLES),
 )

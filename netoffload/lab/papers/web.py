@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.lab.papers import page
-from netoffload.lab.papers.item import Item, Paper, Standing
+from netoffload.lab.papers.item import Item, Kind, Paper
 from netoffload.lab.reports import draw_panels
 
 STYLE: Final = """
@@ -35,7 +35,7 @@ td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabul
 }
 """
 CLASSES: Final = {"agrees": "agrees", "holds": "holds", "differs": "differs", "does not hold": "not"}
-NUMBERS: Final = ("printed", "here")
+NUMBERS: Final = page.HEADINGS[2:4]
 READABLE: Final = 0.85
 """Least pixels per point of a figure; with fewer, its letters are too small."""
 
@@ -48,12 +48,17 @@ def write(papers: Sequence[Paper], folder: Path, path: Path) -> None:
 def text(papers: Sequence[Paper], folder: Path) -> str:
     """Return the page."""
     every = [item for paper in papers for item in paper.items]
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in page.tally(every, folder).items())
+    counts = "".join(
+        f"<li>{kind}: {', '.join(f'{count} {verdict}' for verdict, count in of.items())}</li>"
+        for kind, of in page.tally(every, folder).items()
+        if of
+    )
     links = "".join(
         f'<li><a href="#{item.name}">{html.escape(f"{item.name}: {item.title}")}</a></li>' for item in every
     )
     body = "".join(
-        f"<h2>{html.escape(paper.citation)}</h2>" + "".join(_section(item, folder) for item in paper.items)
+        f"<h2>{html.escape(paper.citation)}</h2><p>{html.escape(paper.judgement)}</p>"
+        + "".join(_section(item, folder) for item in paper.items)
         for paper in papers
     )
     title = "The papers' tables and figures, theirs beside ours"
@@ -61,13 +66,14 @@ def text(papers: Sequence[Paper], folder: Path) -> str:
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>netoffload: {title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>"
-        f"<p>Claims: {counts}.</p><nav><ul>{links}</ul></nav>{body}</body></html>\n"
+        f"<ul>{counts}</ul><nav><ul>{links}</ul></nav>{body}</body></html>\n"
     )
 
 
 def _section(item: Item, folder: Path) -> str:
     reading, kept = page.read(item, folder)
     remarks = "".join(f"<li>{html.escape(remark)}</li>" for remark in reading.remarks)
+    said = html.escape(f"{item.setting}{page.trained(kept)}{page.cost(kept)}")
     figure = ""
     if reading.panels:
         drawn = folder / f"{item.name}.svg"
@@ -78,16 +84,17 @@ def _section(item: Item, folder: Path) -> str:
         figure = f'<figure style="--readable: {readable:.0f}px">{inline_svg(svg, item.name)}</figure>'
     return (
         f'<section id="{item.name}"><h3>{html.escape(f"{item.name}: {item.title}")}</h3>'
-        f"<p>{html.escape(item.setting)}</p>{figure}{_table(item, page.rows(item, reading))}"
-        f'<ul>{remarks}</ul><p class="from">{html.escape(page.origin(kept).replace("`", ""))}</p></section>'
+        f"<p>{said}</p>{figure}{_table(item, page.rows(item, reading, kept))}"
+        f'<ul>{remarks}</ul><p class="from">'
+        f"{html.escape(page.origin(kept).replace('`', '')) if kept else ''}</p></section>"
     )
 
 
 def _table(item: Item, rows: Sequence[page.Row]) -> str:
     lines: dict[bool, list[str]] = {True: [], False: []}
     for claim, row in zip(item.claims, rows, strict=True):
-        is_here = claim.standing is not Standing.NOT_HERE
-        name = CLASSES.get(row.verdict, "" if is_here else "here")
+        is_here = claim.kind is not Kind.NOT_HERE
+        name = CLASSES.get(row.verdict.split(": ")[1], "") if is_here else "here"
         lines[is_here].append(f'<tr class="{name}">{"".join(map(_cell, page.HEADINGS, row))}</tr>')
     cells = "".join(f"<th{_right(heading)}>{heading}</th>" for heading in page.HEADINGS)
     shown, hidden = (

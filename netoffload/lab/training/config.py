@@ -48,7 +48,7 @@ HDC diverges on bright images. Wen et al. train on MNIST with 0.01 and momentum 
 
 PAPERS: Final = (
     *("wa", "wa+c", "inc", "inc+c", "16b-T"),
-    "terngrad",
+    "terngrad:exempt=2",  # weights and biases of the last layer stay floats (Wen et al., 4.2)
     *("qsgd:rule=mn,norm=l2,bucket=0", "psgd", "rsgd", "pqasgd"),
     *("wgt", "bgt", "qgt"),
     *("8bit-dynamic", "8bit-static", "8bit-mantissa", "8bit-linear"),

@@ -186,6 +186,8 @@ def learnt(
     every: int = 0,
     observe: Observe | None = None,
     see_outputs: SeeOutputs | None = None,
+    via: str | None = None,
+    average: float = 0.0,
 ) -> dict[str, Any]:
     """Train with gradient replicas and return the result in JSON's types.
 
@@ -197,18 +199,23 @@ def learnt(
         coder: text form of the compressor of gradients; None: gradients stay exact.
         weights: text form of the compressor that rounds the weights after every update; None: weights stay exact.
         see_outputs: called after the last iteration with the layers' outputs, which model parallelism would send.
+        via: way of the payloads; None: server for TernGrad, else gather.
+        average: decay of the moving average of the weights whose accuracy is returned; 0: that of the weights. After t
+            updates it is at most (1 + t) / (10 + t), as in TensorFlow, so that the first weights fade.
     """
     shares_scalers = coder is not None and coder.startswith("terngrad")
-    via = "server" if shares_scalers else "gather"
+    via = via or ("server" if shares_scalers else "gather")
     method = f"{coder}{',' if ':' in coder else ':'}via={via}" if coder else "inc"
     rate = settings.optimizer_spec.learning_rate
     settings = dataclasses.replace(settings, method=method, learning_rate=rate, eval_every=every)
     own: list[dict[int, Float32Array]] = [{} for _ in range(settings.nodes if shares_scalers else 1)]
     runs: dict[int, RankRun] = {}
+    averages: dict[int, Float32Array] = {}
 
     def watching(rank: int, run: RankRun) -> AfterIteration:
         replica, layout = run.replica, Layout(run.replica.layer_sizes)
         runs[rank] = run
+        averaged = averages[rank] = replica.parameters.copy() if average else np.empty(0, np.float32)
         rounding = registry.parse(weights) if weights else None
         state = rounding.make_state(layout, seed=settings.seed, rank=0) if rounding else None
 
@@ -219,6 +226,9 @@ def learnt(
             replica.observe = keep_own
 
         def after(done: int) -> None:
+            if average:
+                share = np.float32(min(average, (1 + done) / (10 + done)))
+                averaged[:] = share * averaged + (1 - share) * replica.parameters
             if rounding is not None and state is not None:
                 replica.parameters[:] = rounding.decode(rounding.encode(replica.parameters, state), layout)
             if observe is not None and rank == 0:
@@ -238,6 +248,8 @@ def learnt(
     keep = max(1, settings.iterations // KEPT_LOSSES)
     kept = [at for at in range(finite) if at % keep == 0 or at + 1 == settings.iterations]
     first = workers[0]
+    if average:
+        first.replica.parameters[:] = averages[0]
     accuracy = first.measure()
     if coder is not None:
         sent = sum(run.door.sent_so_far().vector_octets for run in workers)

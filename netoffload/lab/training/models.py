@@ -113,7 +113,7 @@ _TABLE: Final = (
         *(Sgd(0.02, MOMENTUM, 5e-5), StepDecay(5.0, 2000), 62),
         thresholds={"wgt": 0.002, "bgt": 0.2, "qgt": 0.01},
     ),
-    # Dettmers, 3.2:
+    # Dettmers, 3.4:
     ModelSpec("dettmers-mnist", "the 8-bit paper's perceptron", RmsProp(0.003), Schedule()),
     ModelSpec(
         "dettmers-cifar",

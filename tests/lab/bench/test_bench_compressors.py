@@ -10,6 +10,7 @@ import pytest
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Layout, registry
 from netoffload.errors import UsageError
+from netoffload.lab.bench import compressors
 from netoffload.lab.bench.compressors import quality, specs
 from netoffload.lab.bench.thresholds import Trial, best, search
 from netoffload.lab.training import inprocess
@@ -77,3 +78,11 @@ def test_the_best_threshold_sends_least_of_those_that_learn_as_well() -> None:
 def test_what_needs_nics_is_not_trained_in_one_process() -> None:
     with pytest.raises(UsageError, match=r"inc\+c needs NICs"):
         inprocess.train(TrainSettings("inc+c"), load_digits(1))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_unbiased"),
+    [("terngrad", False), ("terngrad:clip_factor=0", True), ("qsgd", True), ("8bit-dynamic", False)],
+)
+def test_only_what_does_not_clip_is_called_unbiased(text: str, is_unbiased: bool) -> None:
+    assert compressors.is_unbiased(registry.parse(text)) == is_unbiased
