@@ -14,8 +14,9 @@ from typing import Final
 
 import torch
 
-from netoffload.lab.training import data, inprocess
+from netoffload.lab.training import data, inprocess, models
 from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.data_spec import Shape
 from netoffload.lab.training.plan import plan_runs
 from netoffload.lab.training.run import run_all
 from netoffload.methods import names
@@ -79,20 +80,19 @@ def in_memory(settings: TrainSettings) -> str:
 
 
 def alone() -> str:
-    """Return the SHA-256 of what this CPU's matrix products and convolutions make of given numbers."""
+    """Return the SHA-256 of what this CPU's torch makes of the networks of the runs, without anything of ours."""
     torch.set_num_threads(1)
     digest = hashlib.sha256()
-    generator = torch.Generator().manual_seed(1)
-    images, maps = torch.rand(25, 1, 28, 28, generator=generator), torch.rand(16, 6, 5, 5, generator=generator)
-    weights = torch.rand(500, 784, generator=generator)
-    first = torch.nn.functional.conv2d(images, maps[:6, :1])
-    for values in (
-        first,
-        torch.nn.functional.conv2d(first, maps),
-        images.view(25, 784) @ weights.t(),
-        weights.t() @ weights,
-    ):
-        digest.update(values.numpy().data)
+    for name, shape in (("lenet5", Shape(1, 28)), ("hdc", Shape(1, 28)), ("resnet20", Shape(3, 8))):
+        network = models.get(name).build(1, shape)
+        generator = torch.Generator().manual_seed(1)
+        for batch in (2, 5, 10, 25):
+            images = torch.rand(batch, shape.features, generator=generator)
+            labels = torch.randint(0, 10, (batch,), generator=generator)
+            torch.nn.functional.cross_entropy(network(images), labels).backward()
+        for parameter in network.parameters():
+            assert parameter.grad is not None
+            digest.update(parameter.grad.numpy().data)
     return digest.hexdigest()
 
 
