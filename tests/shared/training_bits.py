@@ -89,7 +89,7 @@ def alone() -> str:
         for batch in (2, 5, 10, 25):
             images = torch.rand(batch, shape.features, generator=generator)
             labels = torch.randint(0, 10, (batch,), generator=generator)
-            torch.nn.functional.cross_entropy(network(images), labels).backward()
+            torch.autograd.backward(torch.nn.functional.cross_entropy(network(images), labels))
         for parameter in network.parameters():
             assert parameter.grad is not None
             digest.update(parameter.grad.numpy().data)
