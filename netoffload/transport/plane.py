@@ -219,8 +219,9 @@ class DataPlane:
         move(True)
         raw = exchange.sent_octets((Lane.TAGGED,)) - sent
         coded, took_s = raw - exchange.coding()[0] + saved, watch.now_s() - watch.late_s - start_s
-        found = np.array([raw > 0 and pays(coded * 8 / took_s, raw / coded)], np.float32)
-        self.short_allreduce(1, Operation.MAX, tagged=False)(found, found)  # a rank that only receives knows nothing
+        # A rank that only receives, or whose whole time was waiting for others, knows nothing about the path.
+        found = np.array([raw > 0 and took_s > 0 and pays(coded * 8 / took_s, raw / coded)], np.float32)
+        self.short_allreduce(1, Operation.MAX, tagged=False)(found, found)
         self._is_coded = bool(found[0])
 
     def allreduce(
