@@ -76,9 +76,9 @@ shorter as bf16. A decoder takes any width, and refuses heads that are not liste
 Files: ``reference``, the slow oracle, which is the specification. One body per form: ``tagged``, ``packed``, ``exact``,
 and ``fixed`` for codecs without tags. The first three are written once over primitives that instruction sets implement:
 ``plain`` for any CPU, ``avx2`` and ``avx512``. They share the vector arithmetic of ``vectors``, the limits of
-``scalar``, and ``escapes``. Without a compiler ``interpreted`` runs the oracle in their place. ``kernels`` puts bodies
-and primitives together and chooses. ``bursts`` is the contract of all kernels, ``base`` the interface for whole arrays;
-the registry is here.
+``scalar``, and ``escapes``. ``interpreted`` has the primitives in plain Python. ``kernels`` puts bodies and primitives
+together and chooses. ``bursts`` is the contract of all kernels, ``base`` the interface for whole arrays; the registry
+is here.
 
 Checks: ``verify`` sends drawn floats through kernels and oracle; ``tests/fuzz`` sends every float32, and payloads into
 the decoder at the edge of memory. ``netoffload.lab.bench`` measures speed, ratio and error. ``netoffload.compiled``

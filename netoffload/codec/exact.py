@@ -16,18 +16,19 @@ spread them. A group of fewer than 64 values is filled up with zeros in the slac
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from llvmlite import ir
 from numba import types
 
-from netoffload.codec import vectors
+from netoffload.codec import interpreted, vectors
 from netoffload.codec.bursts import BURST_LEN, ENCODE_SLACK, LANES, MALFORMED
 from netoffload.codec.packed import GROUP
 from netoffload.codec.vectors import I8, I16, I32, I64, Isa, call, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
-from netoffload.compiled.jit import compiled_with, inline_kernel, inlined_with
+from netoffload.compiled.jit import JIT_DISABLED, compiled_with, inline_kernel, inlined_with
 from netoffload.compiled.octets import (
     clear_octets,
     copy_octets,
@@ -317,9 +318,9 @@ def decoder(groups: Groups) -> Callable[..., int]:
 
 def groups_of(moves: Moves) -> Groups:
     """Return what the body needs, from the primitives of an instruction set."""
-    look32, look16 = _emitted_look(FLOAT32), _emitted_look(BF16)
-    put32, put_narrow, put16 = (_emitted_put(moves, form) for form in (FLOAT32, NARROW, BF16))
-    get32, get_narrow, get16 = (_emitted_get(moves, form) for form in (FLOAT32, NARROW, BF16))
+    look32, look16 = _looker(FLOAT32), _looker(BF16)
+    put32, put_narrow, put16 = (_putter(moves, form) for form in (FLOAT32, NARROW, BF16))
+    get32, get_narrow, get16 = (_getter(moves, form) for form in (FLOAT32, NARROW, BF16))
 
     @inlined_with
     def look(kind: int, source: Uint8Array, first: int) -> Seen:
@@ -379,7 +380,10 @@ def _rotated(builder: Builder, value: Value, bits: int) -> Value:
     return call(builder, name, value.type, value, value, _all(bits, value.type))
 
 
-def _emitted_look(form: int) -> Any:
+def _looker(form: int) -> Any:
+    if JIT_DISABLED:
+        return partial(interpreted.exact_look, form)
+
     @emits(_SEEN, ARRAY, types.int64)
     def look(builder: Builder, source: Value, at: Value) -> list[Value]:
         values = _load(builder, form, source, at)
@@ -423,7 +427,10 @@ def _put_planes(
         put(range(4, WIDTH_MAX))
 
 
-def _emitted_put(moves: Moves, form: int) -> Any:
+def _putter(moves: Moves, form: int) -> Any:
+    if JIT_DISABLED:
+        return partial(interpreted.exact_put, form)
+
     @emits(types.none, ARRAY, types.int64, types.UniTuple(types.int64, 5), ARRAY, types.int64)
     def put(builder: Builder, source: Value, first: Value, planned: Value, target: Value, at: Value) -> None:
         values = _load(builder, form, source, first)
@@ -447,7 +454,10 @@ def _emitted_put(moves: Moves, form: int) -> Any:
     return put
 
 
-def _emitted_get(moves: Moves, form: int) -> Any:
+def _getter(moves: Moves, form: int) -> Any:
+    if JIT_DISABLED:
+        return partial(interpreted.exact_get, form)
+
     @emits(types.none, ARRAY, types.int64, types.UniTuple(types.int64, 10), ARRAY, types.int64)
     def get(builder: Builder, octets: Value, at: Value, got: Value, target: Value, target_at: Value) -> None:
         *planes, escapes, there, top, length = vectors.members(builder, got)
@@ -567,12 +577,14 @@ def _squeezed(builder: Builder, planes: Sequence[Value], mask: Value) -> Sequenc
     return results
 
 
-@emits(types.int64, types.int64, types.int64)
-def _spread_sparse(builder: Builder, word: Value, mask: Value) -> Value:
+def _emit_spread(builder: Builder, word: Value, mask: Value) -> Value:
     for step, moved in reversed(list(enumerate(_steps(builder, mask)))):
         moving = builder.and_(builder.shl(word, I64(1 << step)), moved)
         word = builder.or_(builder.and_(word, builder.not_(moved)), moving)
     return builder.and_(word, mask)
+
+
+_spread_sparse = interpreted.spread_bits if JIT_DISABLED else emits(types.int64, types.int64, types.int64)(_emit_spread)
 
 
 @inline_kernel

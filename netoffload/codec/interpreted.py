@@ -1,71 +1,219 @@
-"""The codecs with tags or groups without a compiler (``NUMBA_DISABLE_JIT=1``): the oracle behind the kernels' contract.
+"""What instruction sets do with a burst or a group, in plain Python (``NUMBA_DISABLE_JIT=1``).
 
-``netoffload.codec.bursts`` has the contract. Decoding takes the bound k itself as its parameter.
+The bodies of ``tagged``, ``packed`` and ``exact`` run over these primitives in place of emitted vector code: loops,
+capacities, plans and checks are the same lines as with a compiler. Rounding is the oracle's, a burst at a time, so the
+*limits* of a bound are the bound itself.
 """
 
-from bisect import bisect
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 import numpy as np
 
-from netoffload.codec import packed
-from netoffload.codec.bursts import LANES, MALFORMED, Middle
-from netoffload.codec.reference import Oracle
-from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array, Uint32Array
-from netoffload.errors import CodecError
+from netoffload.codec.bursts import LANES, TAGS_LEN
+from netoffload.codec.reference import TAG_OCTETS, Oracle, compress_bounded, pack
+from netoffload.codec.scalar import UNIT16
+from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
+from netoffload.compiled.octets import (
+    float32_bits,
+    load_u16,
+    load_u32,
+    popcount_u64,
+    store_u16,
+    store_u32,
+    store_u64,
+    u8,
+)
 
-Kernel: TypeAlias = Callable[..., Any]
+
+def limits(bound_k: int) -> Any:
+    """Return the bound where the bodies pass on what depends on it."""
+    return (bound_k,)
 
 
-def kernels_of(oracle: Oracle) -> tuple[Kernel, Kernel, Kernel, Kernel]:
-    """Return ``encode_fit``, ``decode``, ``decode_halves`` and ``round_trip``."""
+def _floats(source: Uint8Array, at: int, floats: int) -> Float32Array:
+    return source[at : at + 4 * floats].copy().view(np.float32)
 
-    def encode(
-        source: Uint8Array,
-        source_at: int,
-        count: int,
-        bound_k: int,
-        target: Uint8Array,
-        target_at: int,
-        capacity: int,
-        classes: Int64Array,
-    ) -> tuple[int, int]:
-        values = source[source_at : source_at + 4 * count].copy().view(np.float32)
-        done, payload = count, oracle.encode(values, bound_k)
-        if payload.size > capacity:
-            bursts = range(1, count // LANES + 1)
-            done = LANES * bisect(bursts, capacity, key=lambda n: oracle.encode(values[: LANES * n], bound_k).size)
-            payload = oracle.encode(values[:done], bound_k)
-        target[target_at : target_at + payload.size] = payload
-        assert oracle.classes is not None
-        classes += oracle.classes(payload, done)
-        return done, payload.size
 
-    def decode(
-        payload: Uint8Array, at: int, available: int, count: int, bound_k: int, target: Uint8Array, target_at: int
-    ) -> int:
-        try:
-            values = oracle.decode(payload[at : at + available], count, int(bound_k))
-        except CodecError:
-            return MALFORMED
-        target[target_at : target_at + 4 * count] = values.view(np.uint8)
-        return available
+def _mask(truths: Iterable[object]) -> int:
+    return sum(bool(truth) << lane for lane, truth in enumerate(truths))
 
-    def decode_halves(
-        payload: Uint8Array,
-        at: int,
-        available: int,
-        count: int,
-        middle: Middle,
-        bound_k: Any,
-        target: Uint8Array,
-        target_at: int,
-    ) -> int:
-        coded = Stretch(payload, at, available)
-        return packed.decode_halves(decode, coded, count, middle, bound_k, target, target_at)
 
-    def round_trip(source: Uint32Array, bound_k: int, target: Uint32Array) -> None:
-        target[:] = oracle.round_trip(source.view(np.float32), bound_k).view(np.uint32)
+def _octets(word: int) -> list[int]:
+    return [word >> 8 * lane & 0xFF for lane in range(LANES)]
 
-    return encode, decode, decode_halves, round_trip
+
+def _word(octets: Sequence[int]) -> int:
+    return sum(octet << 8 * lane for lane, octet in enumerate(octets))
+
+
+def burst_encoder(oracle: Oracle) -> Callable[..., tuple[int, int, int]]:
+    """Return ``netoffload.codec.tagged.BurstsEncoder`` of one burst."""
+    assert oracle.compress is not None
+    compress = oracle.compress
+
+    def encode_burst(
+        source: Uint8Array, source_at: int, floats: int, limits: Any, target: Uint8Array, target_at: int
+    ) -> tuple[int, int, int]:
+        tags, codes = compress(_floats(source, source_at, floats), limits[0])
+        octets = pack(tags, codes)
+        target[target_at : target_at + octets.size] = octets
+        return octets.size, int((tags >= 2).sum()), int((tags == 3).sum())
+
+    return encode_burst
+
+
+def decode_burst(
+    payload: Uint8Array, at: int, tags: int, unit8: np.float32, target: Uint8Array, target_at: int
+) -> None:
+    """``netoffload.codec.tagged.BurstDecoder``."""
+    at += TAGS_LEN
+    for lane in range(LANES):
+        tag = tags >> 2 * lane & 3
+        code = _word(payload[at : at + TAG_OCTETS[tag]].tolist())
+        store_u32(
+            target, target_at + 4 * lane, code if tag == 3 else _short(code << 8 if tag == 1 else code, tag, unit8)
+        )
+        at += TAG_OCTETS[tag]
+
+
+def _short(code: int, tag: int, unit8: np.float32) -> int:
+    """Return the float32 bits of a 16-bit form, or of an 8-bit form in the upper of two octets."""
+    sign = code >> 15
+    return float32_bits(np.float32(((code & 0x7FFF) ^ -sign) + sign) * (unit8 if tag == 1 else UNIT16))
+
+
+def burst_rounder(oracle: Oracle) -> Callable[..., None]:
+    """Return ``netoffload.codec.tagged.BurstRounder``."""
+
+    def round_burst(
+        source: Uint32Array, at: int, floats: int, limits: Any, _unit8: np.float32, target: Uint32Array
+    ) -> None:
+        lanes = slice(at // 4, at // 4 + floats)
+        target[lanes] = oracle.round_trip(source[lanes].view(np.float32), limits[0]).view(np.uint32)
+
+    return round_burst
+
+
+def octets_there(word: int) -> int:
+    """Return which octets of a word are not 0, a bit each."""
+    return _mask(_octets(word))
+
+
+def sums_of_bits(word: int) -> int:
+    """Return a word of octets: how many bits are set in that octet of ``word`` and in those below it."""
+    return _word([(word & (1 << 8 * lane + 8) - 1).bit_count() for lane in range(LANES)])
+
+
+def fields_of(codes: int) -> int:
+    """Return the fields of eight codes, an octet each."""
+    return _word([2 * ((code & 127) - 1 & 127) + (code >> 7) for code in _octets(codes)])
+
+
+def codes_of(fields: int) -> int:
+    """Return the codes of eight fields, an octet each."""
+    return _word([(field // 2 + 1) % 128 + (field & 1) * 128 for field in _octets(fields)])
+
+
+def squeeze(word: int, mask: int) -> int:
+    """Move the octets in a mask together."""
+    return _word([octet for lane, octet in enumerate(_octets(word)) if mask >> lane & 1])
+
+
+def spread(word: int, mask: int) -> int:
+    """Undo :func:`squeeze`, with 0 between the octets."""
+    octets = iter(_octets(word))
+    return _word([next(octets) if mask >> lane & 1 else 0 for lane in range(LANES)])
+
+
+def mask_burst(source: Uint8Array, at: int, floats: int, bound_k: int) -> int:
+    """Return which of up to eight floats are not 0 in ``bounded``."""
+    return _mask(compress_bounded(_floats(source, at, floats), bound_k)[0])
+
+
+def code_burst(
+    source: Uint8Array, at: int, floats: int, limits: Any, mask: int, target: Uint8Array, target_at: int
+) -> int:
+    """Store the codes of a packed burst; return which floats take 16 bits or more, and above them which take 32."""
+    tags, codes = compress_bounded(_floats(source, at, floats), limits[0])
+    octets = [(0, code, 0x80, 0x00)[tag] for tag, code in zip(tags.tolist(), codes.tolist(), strict=True)]
+    store_u64(target, target_at, squeeze(_word(octets), mask))
+    return _mask(tags >= 2) | _mask(tags == 3) << LANES
+
+
+def decode_codes(codes: int, mask: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
+    """Store the floats of a packed burst; return which are escapes to 16 bits, and above them to 32."""
+    octets = _octets(spread(codes, mask))
+    for lane, octet in enumerate(octets):
+        store_u32(target, target_at + 4 * lane, _short(octet << 8, 1, unit8))
+    return _mask([octet == 0x80 for octet in octets]) | (_mask([octet == 0 for octet in octets]) & mask) << LANES
+
+
+_GROUP: Final = 64
+_FLOAT32: Final = 0
+_NARROW: Final = 1
+_BF16: Final = 2
+
+
+def spread_bits(word: int, mask: int) -> int:
+    """Spread the low bits of a word over the bits of a mask."""
+    return sum((word >> at & 1) << bit for at, bit in enumerate(bit for bit in range(64) if mask >> bit & 1))
+
+
+def _exact_values(form: int, source: Uint8Array, first: int) -> list[int]:
+    """Return 64 values, each with its exponent above the rest: a float32 has 24 bits of it, else there are 8."""
+    if form == _FLOAT32:
+        full = [load_u32(source, first + 4 * lane) for lane in range(_GROUP)]
+        return [(word << 1 | word >> 31) & 0xFFFFFFFF for word in full]
+    step, offset = (2, 0) if form == _BF16 else (4, 2)
+    halves = [load_u16(source, first + step * lane + offset) for lane in range(_GROUP)]
+    return [(half << 1 | half >> 15) & 0xFFFF for half in halves]
+
+
+def exact_look(form: int, source: Uint8Array, first: int) -> tuple[int, ...]:
+    """``look`` of ``netoffload.codec.exact.Groups``."""
+    values = _exact_values(form, source, first)
+    exponents = [value >> (24 if form == _FLOAT32 else 8) for value in values]
+    low, there = _mask([value & 0x1FFFE for value in values]) if form == _FLOAT32 else 1, _mask(values)
+    distances = [max(exponents) - one for one in exponents]
+    return (
+        there,
+        max(exponents),
+        low,
+        *(_mask([one >= 2**width - 1 for one in distances]) & there for width in range(1, 7)),
+    )
+
+
+def exact_put(form: int, source: Uint8Array, first: int, planned: Any, target: Uint8Array, at: int) -> None:
+    """``put`` of ``netoffload.codec.exact.Groups``."""
+    top, width, plane_len, escapes, there = planned
+    rest_len = 3 if form == _FLOAT32 else 1
+    values = _exact_values(form, source, first)
+    kept = [value for lane, value in enumerate(values) if there >> lane & 1]
+    distances = [min(top - (value >> 8 * rest_len), 2**width - 1) for value in kept]
+    for bit in range(width):
+        store_u64(target, at + bit * plane_len, _mask([one >> bit & 1 for one in distances]))
+    at += width * plane_len
+    coded = [values[lane] >> 8 * rest_len for lane in range(_GROUP) if escapes >> lane & 1]
+    octets = bytes(coded) + b"".join(value.to_bytes(4, "little")[:rest_len] for value in kept)
+    target[at : at + len(octets)] = list(octets)
+
+
+def exact_get(form: int, octets: Uint8Array, at: int, got: Any, target: Uint8Array, target_at: int) -> None:
+    """``get`` of ``netoffload.codec.exact.Groups``."""
+    *planes, escapes, there, top, length = got
+    rest_len, rest_at = 3 if form == _FLOAT32 else 1, at + popcount_u64(escapes)
+    bits, value_len = 8 + 8 * rest_len, 2 if form == _BF16 else 4
+    for lane in range(length // value_len):
+        value = 0
+        if there >> lane & 1:
+            exponent = top - sum((plane >> lane & 1) << bit for bit, plane in enumerate(planes)) & 0xFF
+            if escapes >> lane & 1:
+                exponent, at = u8(octets, at), at + 1
+            value = exponent << 8 * rest_len | load_u32(octets, rest_at) & (1 << 8 * rest_len) - 1
+            rest_at += rest_len
+            value = value >> 1 | (value & 1) << bits - 1
+        if form == _BF16:
+            store_u16(target, target_at + 2 * lane, value)
+        else:
+            store_u32(target, target_at + 4 * lane, value << (16 if form == _NARROW else 0))

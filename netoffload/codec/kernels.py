@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from netoffload.codec import exact, fixed, interpreted, packed, scalar, tagged
+from netoffload.codec import exact, fixed, packed, scalar, tagged
 from netoffload.codec.bursts import (
     BURST_LEN,
     DECODE_SLACK,
@@ -24,10 +24,9 @@ from netoffload.codec.bursts import (
     TAGS_LEN,
     Middle,
 )
-from netoffload.codec.reference import oracle_of
 from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Cut, Packed, Tagged
 from netoffload.compiled.arrays import Stretch
-from netoffload.compiled.jit import ENV_KERNEL, JIT_DISABLED, cpu_features, inline_kernel, kernel
+from netoffload.compiled.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
 from netoffload.compiled.octets import whole
 from netoffload.errors import UsageError
 
@@ -201,8 +200,6 @@ def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
     spec = SPECS[codec_id]
     if isinstance(spec.form, Cut):
         return _fixed_kernels(spec.name, spec.form)
-    if JIT_DISABLED:
-        return Kernels(*interpreted.kernels_of(oracle_of(codec_id)), decoding=_bound_itself)
     if isinstance(spec.form, Tagged):
         return _tagged_kernels(codec_id, spec.form, variant)
     return _packed_kernels(spec.form, variant) if isinstance(spec.form, Packed) else _exact_kernels(variant)

@@ -18,14 +18,14 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from netoffload.codec import vectors
+from netoffload.codec import interpreted, vectors
 from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
 from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, with_escapes
 from netoffload.codec.scalar import LIMITS, MAGNITUDE_BITS, Limits
 from netoffload.codec.vectors import I8, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
-from netoffload.compiled.jit import inline_kernel, inlined_with
+from netoffload.compiled.jit import JIT_DISABLED, inline_kernel, inlined_with
 from netoffload.compiled.octets import (
     bit_length,
     clear_octets,
@@ -298,10 +298,14 @@ def _emit_sums(builder: Builder, word: Value) -> Value:
     return builder.mul(builder.bitcast(counts, I64), I64(0x0101010101010101))
 
 
-octets_there = _of_word(lambda b, word: vectors.bits_of_plane(b, b.icmp_unsigned("!=", word, _all(0))))
-sums_of_bits = _of_word(_emit_sums)
-fields_of = _of_word(_emit_fields)
-codes_of = _of_word(_emit_codes)
+def _emit_there(builder: Builder, word: Value) -> Value:
+    return vectors.bits_of_plane(builder, builder.icmp_unsigned("!=", word, _all(0)))
+
+
+octets_there = interpreted.octets_there if JIT_DISABLED else _of_word(_emit_there)
+sums_of_bits = interpreted.sums_of_bits if JIT_DISABLED else _of_word(_emit_sums)
+fields_of = interpreted.fields_of if JIT_DISABLED else _of_word(_emit_fields)
+codes_of = interpreted.codes_of if JIT_DISABLED else _of_word(_emit_codes)
 
 
 @inline_kernel
@@ -376,9 +380,7 @@ def _sum_below(sums: int, burst: int) -> int:
 
 def groups_by_bursts(isa: Isa) -> Groups:
     """Return primitives that handle one burst after the other."""
-    move = emits(types.int64, types.int64, types.int64)
-    squeeze = move(lambda builder, word, mask: isa.squeeze(builder, word, mask))
-    spread = move(lambda builder, word, mask: isa.spread(builder, word, mask))
+    squeeze, spread = _mover(isa.squeeze, interpreted.squeeze), _mover(isa.spread, interpreted.spread)
     mask_burst, mask_part = _masker(full=True), _masker(full=False)
     code_burst, code_part = _coder(isa, full=True), _coder(isa, full=False)
     decode_burst = _burst_decoder(isa)
@@ -387,6 +389,7 @@ def groups_by_bursts(isa: Isa) -> Groups:
     def put(
         source: Uint8Array, first: int, lanes: int, limits: Limits, target: Uint8Array, at: int
     ) -> tuple[int, int, int, int]:
+        lanes = int(lanes)  # without a compiler it may be NumPy's, whose shifts overflow
         there = longs = wholes = 0
         rest = lanes % LANES
         if lanes == GROUP:  # as a constant, so that the compiler unrolls the bursts
@@ -454,7 +457,16 @@ def groups_by_bursts(isa: Isa) -> Groups:
     return Groups(put, read_masks, get)
 
 
+def _mover(emit: Callable[[Builder, Value, Value], Value], slow: Callable[[int, int], int]) -> Any:
+    if JIT_DISABLED:
+        return slow
+    return emits(types.int64, types.int64, types.int64)(lambda builder, word, mask: emit(builder, word, mask))
+
+
 def _burst_decoder(isa: Isa) -> Any:
+    if JIT_DISABLED:
+        return interpreted.decode_codes
+
     @emits(types.int64, types.int64, types.int64, types.float32, ARRAY, types.int64)
     def decode_burst(
         builder: Builder, codes: Value, mask: Value, unit8: Value, target: Value, target_at: Value
@@ -470,6 +482,9 @@ def _burst_decoder(isa: Isa) -> Any:
 
 
 def _masker(*, full: bool) -> Any:
+    if JIT_DISABLED:
+        return interpreted.mask_burst
+
     @emits(types.int64, ARRAY, types.int64, types.int64, types.int64)
     def mask_burst(builder: Builder, source: Value, at: Value, floats: Value, smallest: Value) -> Value:
         there = None if full else vectors.lanes_below(builder, floats, LANES)
@@ -481,6 +496,9 @@ def _masker(*, full: bool) -> Any:
 
 
 def _coder(isa: Isa, *, full: bool) -> Any:
+    if JIT_DISABLED:
+        return interpreted.code_burst
+
     @emits(types.int64, ARRAY, types.int64, types.int64, LIMITS, types.int64, ARRAY, types.int64)
     def code_burst(
         builder: Builder,

@@ -8,6 +8,8 @@ Both short forms are spread into the top octets of their lane, so their signs an
 the same code turns both into floats. The place of the next burst limits the speed of decoding: it follows from the
 burst's tags, read from memory, and their lengths, read from a table. With a known middle, two bursts are decoded side
 by side.
+
+With ``NUMBA_DISABLE_JIT=1`` the same loops run over ``interpreted``, a burst at a time.
 """
 
 from collections.abc import Callable
@@ -16,14 +18,14 @@ from typing import Final, NamedTuple, TypeAlias, cast
 import numpy as np
 from numba import types
 
-from netoffload.codec import scalar, vectors
+from netoffload.codec import interpreted, reference, scalar, vectors
 from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, Middle, add_classes
 from netoffload.codec.scalar import LIMITS, Limits
 from netoffload.codec.vectors import I32, WORDS, Coder, Isa, words
 from netoffload.codec_specs import CodecId
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array, Uint32Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
-from netoffload.compiled.jit import compiled_with, inlined_with
+from netoffload.compiled.jit import JIT_DISABLED, compiled_with, inlined_with
 from netoffload.compiled.octets import load_u16, u8
 
 
@@ -34,11 +36,16 @@ class Arithmetic(NamedTuple):
     """From the bound k to the limits of the classes."""
     magnitudes: Coder
     """Emits the code that classifies lanes and rounds them."""
+    oracle: reference.Oracle
+    """The same, slowly."""
 
 
 ARITHMETIC: Final = {
-    CodecId.INCEPTIONN: Arithmetic(scalar.inceptionn_limits, vectors.inceptionn_magnitudes),
-    CodecId.BOUNDED: Arithmetic(scalar.bounded_limits, vectors.bounded_magnitudes),
+    codec_id: Arithmetic(interpreted.limits if JIT_DISABLED else limits, magnitudes, reference.oracle_of(codec_id))
+    for codec_id, limits, magnitudes in (
+        (CodecId.INCEPTIONN, scalar.inceptionn_limits, vectors.inceptionn_magnitudes),
+        (CodecId.BOUNDED, scalar.bounded_limits, vectors.bounded_magnitudes),
+    )
 }
 """The tagged codecs."""
 
@@ -238,6 +245,8 @@ def round_trip(
 
 def bursts_encoder(isa: Isa, arithmetic: Arithmetic, bursts: int, *, full: bool) -> BurstsEncoder:
     """Return the function that codes one burst, or two; unless ``full``, only its first floats."""
+    if JIT_DISABLED:
+        return interpreted.burst_encoder(arithmetic.oracle)
     lanes = LANES * bursts
 
     @emits(types.UniTuple(types.int64, 3), ARRAY, types.int64, types.int64, LIMITS, ARRAY, types.int64)
@@ -256,6 +265,8 @@ def bursts_encoder(isa: Isa, arithmetic: Arithmetic, bursts: int, *, full: bool)
 
 def burst_decoder(isa: Isa, *, same_unit: bool) -> BurstDecoder:
     """Return the decoder of a burst; with ``same_unit``, ``UNIT16`` is the unit of both short forms."""
+    if JIT_DISABLED:
+        return interpreted.decode_burst
 
     @emits(types.none, ARRAY, types.int64, types.int64, types.float32, ARRAY, types.int64)
     def decode_burst(
@@ -280,6 +291,8 @@ def _tag_in_every_lane(tag: int) -> list[int]:
 
 def burst_rounder(arithmetic: Arithmetic, *, full: bool) -> BurstRounder:
     """Return the function that rounds eight floats, or fewer."""
+    if JIT_DISABLED:
+        return interpreted.burst_rounder(arithmetic.oracle)
 
     @emits(types.none, ARRAY, types.int64, types.int64, LIMITS, types.float32, ARRAY)
     def round_burst(

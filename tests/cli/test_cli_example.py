@@ -30,4 +30,4 @@ def test_an_example_is_printed_or_written_to_a_new_file(tmp_path: Path) -> None:
 
 
 def test_an_unknown_example_names_those_that_are_there() -> None:
-    assert "choose from accelerate_ddp, backend, codec, ddp, fsdp" in refusal("example", "nosuch")
+    assert "choose from accelerate_ddp, backend, codec, ddp, diloco, fsdp" in refusal("example", "nosuch")
