@@ -127,18 +127,18 @@ def _tagged_decoders(variant: str) -> tuple[Callable[..., Any], Callable[..., An
 def _tagged_kernels(codec_id: CodecId, form: Tagged, variant: str) -> Kernels:
     if codec_id not in tagged.ARITHMETIC:
         raise UsageError(f"codec {SPECS[codec_id].name} has no arithmetic: add it to netoffload.codec.tagged")
-    isa, arithmetic = _primitives_of(variant).ISA, tagged.ARITHMETIC[codec_id]
-    name, unit8, limits = f"{SPECS[codec_id].name}_{variant}", scalar.unit8_of(form), arithmetic.limits
+    isa, limits = _primitives_of(variant).ISA, tagged.limits_of(codec_id)
+    name, unit8 = f"{SPECS[codec_id].name}_{variant}", scalar.unit8_of(form)
     encode = "body(limits(bound_k), source, source_at, count, {room}, classes)"
     rounding = {
         "body": tagged.round_trip,
-        "full": tagged.burst_rounder(arithmetic, full=True),
-        "part": tagged.burst_rounder(arithmetic, full=False),
+        "full": tagged.burst_rounder(codec_id, full=True),
+        "part": tagged.burst_rounder(codec_id, full=False),
         "unit8": unit8,
     }
     round_trip = "body(full, part, limits(bound_k), unit8(bound_k), source, target)"
     return Kernels(
-        _made(f"encode_{name}", _ENCODE, encode, body=tagged.encoder(isa, arithmetic), limits=limits),
+        _made(f"encode_{name}", _ENCODE, encode, body=tagged.encoder(isa, codec_id), limits=limits),
         *_tagged_decoders(variant),
         _made(f"round_trip_{name}", _ROUND, round_trip, limits=limits, **rounding),
         decoding=unit8,
@@ -148,7 +148,7 @@ def _tagged_kernels(codec_id: CodecId, form: Tagged, variant: str) -> Kernels:
 def _packed_kernels(form: Packed, variant: str) -> Kernels:
     name, uses = f"packed_{variant}", _primitives_of(variant).GROUPS._asdict()
     encode = "body(put, limits(bound_k), source, source_at, count, {room}, classes)"
-    limits = tagged.ARITHMETIC[form.values].limits
+    limits = tagged.limits_of(form.values)
     decoding = "body(read_masks, get, {coded}, count, parameter, target, target_at)"
     decode = _made(f"decode_{name}", _DECODE, decoding, body=packed.decode, **uses)
     halves = "body(decode, {coded}, count, middle, parameter, target, target_at)"

@@ -36,18 +36,19 @@ class Arithmetic(NamedTuple):
     """From the bound k to the limits of the classes."""
     magnitudes: Coder
     """Emits the code that classifies lanes and rounds them."""
-    oracle: reference.Oracle
-    """The same, slowly."""
 
 
 ARITHMETIC: Final = {
-    codec_id: Arithmetic(interpreted.limits if JIT_DISABLED else limits, magnitudes, reference.oracle_of(codec_id))
-    for codec_id, limits, magnitudes in (
-        (CodecId.INCEPTIONN, scalar.inceptionn_limits, vectors.inceptionn_magnitudes),
-        (CodecId.BOUNDED, scalar.bounded_limits, vectors.bounded_magnitudes),
-    )
+    CodecId.INCEPTIONN: Arithmetic(scalar.inceptionn_limits, vectors.inceptionn_magnitudes),
+    CodecId.BOUNDED: Arithmetic(scalar.bounded_limits, vectors.bounded_magnitudes),
 }
 """The tagged codecs."""
+
+
+def limits_of(codec_id: CodecId) -> Callable[[int], Limits]:
+    """Return the function from the bound k to what the primitives take as limits."""
+    return interpreted.limits if JIT_DISABLED else ARITHMETIC[codec_id].limits
+
 
 BurstsEncoder: TypeAlias = Callable[[Uint8Array, int, int, Limits, Uint8Array, int], tuple[int, int, int]]
 """Stores one burst or two. Returns octets, lanes of 16 bits or more, and lanes of 32 bits."""
@@ -102,10 +103,10 @@ _encode_full = inlined_with(_encode_bursts)
 _encode_rest = compiled_with(_encode_bursts)  # apart, because the constants of one loop fill the registers
 
 
-def encoder(isa: Isa, arithmetic: Arithmetic) -> Callable[..., tuple[int, int]]:
+def encoder(isa: Isa, codec_id: CodecId) -> Callable[..., tuple[int, int]]:
     """Return ``encode_fit``."""
-    encode_some = bursts_encoder(isa, arithmetic, isa.bursts, full=True)
-    encode_one, step = bursts_encoder(isa, arithmetic, 1, full=False), LANES * isa.bursts
+    encode_some = bursts_encoder(isa, codec_id, isa.bursts, full=True)
+    encode_one, step = bursts_encoder(isa, codec_id, 1, full=False), LANES * isa.bursts
 
     @inlined_with
     def encode(
@@ -243,11 +244,11 @@ def round_trip(
         round_part(source, 4 * (source.size - rest), rest, limits, unit8, target)
 
 
-def bursts_encoder(isa: Isa, arithmetic: Arithmetic, bursts: int, *, full: bool) -> BurstsEncoder:
+def bursts_encoder(isa: Isa, codec_id: CodecId, bursts: int, *, full: bool) -> BurstsEncoder:
     """Return the function that codes one burst, or two; unless ``full``, only its first floats."""
     if JIT_DISABLED:
-        return interpreted.burst_encoder(arithmetic.oracle)
-    lanes = LANES * bursts
+        return interpreted.burst_encoder(reference.oracle_of(codec_id))
+    lanes, arithmetic = LANES * bursts, ARITHMETIC[codec_id]
 
     @emits(types.UniTuple(types.int64, 3), ARRAY, types.int64, types.int64, LIMITS, ARRAY, types.int64)
     def encode_bursts(
@@ -289,10 +290,11 @@ def _tag_in_every_lane(tag: int) -> list[int]:
     return [tag << 2 * lane for lane in range(LANES)]
 
 
-def burst_rounder(arithmetic: Arithmetic, *, full: bool) -> BurstRounder:
+def burst_rounder(codec_id: CodecId, *, full: bool) -> BurstRounder:
     """Return the function that rounds eight floats, or fewer."""
     if JIT_DISABLED:
-        return interpreted.burst_rounder(arithmetic.oracle)
+        return interpreted.burst_rounder(reference.oracle_of(codec_id))
+    arithmetic = ARITHMETIC[codec_id]
 
     @emits(types.none, ARRAY, types.int64, types.int64, LIMITS, types.float32, ARRAY)
     def round_burst(
