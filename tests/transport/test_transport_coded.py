@@ -382,6 +382,28 @@ def test_what_moves_is_coded_if_the_path_is_slow_and_the_data_shrinks_as_all_ran
     assert run_tcp(3, body, coding=exact.quantiser()) == [[*once_in_four, False]] * 3  # a short one stays as it is
 
 
+def test_ranks_that_only_waited_say_nothing_about_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plane, "RATE_MAX_BPS", np.inf)
+    exact = Precision("exact", 10)
+
+    def body(exchange: TcpExchange) -> list[bool]:
+        own = DataPlane(
+            exchange, exact, exact.quantiser(), [], NicAccount(None, list), Settings(), offload=Offload.INLINE
+        )
+        ways: list[bool] = []
+
+        def move(tagged: bool) -> None:
+            ways.append(tagged)
+            broadcast(exchange, WEIGHTS.copy(), root=0, tagged=tagged)
+            exchange.stopwatch.late_s += 3600.0
+
+        for _ in range(2):
+            own.move(WEIGHTS.nbytes, move)
+        return ways
+
+    assert run_tcp(2, body, coding=exact.quantiser()) == [[True, False]] * 2
+
+
 def test_data_moves_as_it_is_without_a_codec_that_keeps_its_bits() -> None:
     def body(exchange: TcpExchange) -> list[bool]:
         ways: list[bool] = []
