@@ -4,25 +4,37 @@ All contenders without NICs take turns in one job of ranks (``rank_ddp``). For e
 a testbed with NICs. In each job replicas that exchange nothing take turns as well. Communication time is
 step time minus that of replicas that exchange nothing. That includes waiting for slower ranks, compressing, and the
 hook's own work, but not what is hidden behind backward.
+
+With an accuracy to reach, one job trains one contender after the other, and the findings are :class:`Race`.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from netoffload.config import check_bound_k, check_choice
 from netoffload.errors import UsageError
-from netoffload.lab.bench.jobs import DDP_HOOKS, DdpRecord, DdpResult, check_nodes, record_of_ranks
+from netoffload.lab.bench.jobs import (
+    DDP_HOOKS,
+    RACERS,
+    TORCHS,
+    DdpRecord,
+    DdpResult,
+    RacePoint,
+    RaceResult,
+    check_nodes,
+    record_of_ranks,
+)
 from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS
 from netoffload.lab.bench.settings import DdpSettings, training_of
 from netoffload.lab.declared import Finding, Progress, Table, rates
 from netoffload.lab.machine import cpu_model
-from netoffload.lab.reports import draw_rows
+from netoffload.lab.reports import Panel, Series, draw_panels, draw_rows
 from netoffload.lab.results import write_file
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
 from netoffload.lab.training import data
@@ -71,17 +83,70 @@ class Findings(Finding):
         draw_rows([(row.what, row) for row in rows], "DDP's gradients", self.title, path)
 
 
+@dataclass(frozen=True)
+class Race(Finding):
+    """The contenders' ways to an accuracy."""
+
+    configuration: dict[str, Any]
+    rate_bps_measured: float
+    load_1min: float
+    cpu: str
+    versions: dict[str, str]
+    failed: dict[str, str | None]
+    results: list[RaceResult]
+
+    @property
+    def title(self) -> str:
+        """The accuracy, model, data, nodes, batch and rates."""
+        asked, training = self.configuration, self.configuration["training"]
+        return (
+            f"{training['model']} on {training['data']} to {asked['until']:.4g}, {asked['nodes']} nodes, "
+            f"batch {training['batch']}, {rates(asked['rate_bps'], self.rate_bps_measured)}"
+        )
+
+    def shown(self) -> Iterator[Table | str]:
+        """See :meth:`Finding.shown`: the fastest first, and who of ours loses."""
+        rows = sorted(self.results, key=lambda row: (not row.is_reached, row.time_s))
+        yield Table.of(RaceResult, rows, self.title)
+        if best := next((row for row in rows if row.what in TORCHS and row.is_reached), None):
+            later = [row.what for row in rows[rows.index(best) :] if row.what not in TORCHS]
+            yield f"later than {best.what}, the fastest of torch's: {', '.join(later) or 'none of ours'}"
+        for name, reason in self.failed.items():
+            yield f"{name}: missing: {reason}"
+
+    def draw(self, path: Path) -> None:
+        """Draw accuracies over seconds and over octets."""
+
+        def lines(place: Callable[[RacePoint], float]) -> tuple[Series, ...]:
+            return tuple(
+                Series(row.what, tuple(map(place, row.curve)), tuple(100 * one.accuracy for one in row.curve))
+                for row in self.results
+            )
+
+        accuracy, training = "% of the test set", self.configuration["training"]
+        of = f"{training['model']} on {training['data']}"
+        panels = [
+            Panel("lines", of, accuracy, lines(lambda one: one.time_s), "seconds of training"),
+            Panel("lines", of, accuracy, lines(lambda one: one.wire_octets / 1e6), "MB on all wires", log_x=True),
+        ]
+        draw_panels(panels, self.title, path)
+
+
 class Ddp:
     """Every contender's training; if a job fails, the results of the others are reported."""
 
     def __init__(self, asked: DdpSettings) -> None:
-        self._settings, self._names = training_of(asked, iterations=asked.steps), asked.what or tuple(DDP_HOOKS)
+        self._settings, self._names = training_of(asked, iterations=asked.steps), asked.what or _usual(asked)
         self._bed = TestbedSettings(asked.nodes, parse_rate_bps(asked.rate), nic=None)
         for name in self._names:
             check_choice("contender", name, tuple(DDP_HOOKS))
         check_bound_k(asked.bound)
         check_nodes(asked.nodes)
-        if asked.steps < UNTIMED_STEPS + asked.repeat:
+        if asked.until is not None:
+            self._factors = _factors(asked)
+            if through := [name for name in self._names if DDP_HOOKS[name].nic_codec]:
+                raise UsageError(f"--until trains without NICs: leave out {', '.join(through)}")
+        elif asked.steps < UNTIMED_STEPS + asked.repeat:
             raise UsageError(
                 f"{asked.steps} steps are too few: {UNTIMED_STEPS} are not timed, and each of {asked.repeat} rounds "
                 "needs one"
@@ -98,25 +163,24 @@ class Ddp:
             for codec, names in self._jobs():
                 self._run(Path(name), codec, names, progress)
 
-    def findings(self, reason: str | None) -> Findings | None:
+    def findings(self, reason: str | None) -> Findings | Race | None:
         """Return what was found; None: nothing."""
         if not self._records:
             return None
-        asked, found = self._asked, compared(self._records)
-        return Findings(
-            configuration={
-                **asdict(self._bed),
-                "training": asdict(self._settings.resolved()),
-                "repeat": asked.repeat,
-                "bound_k": asked.bound,
-            },
-            rate_bps_measured=min(self._measured_bps),
-            load_1min=self._load_1min,
-            cpu=cpu_model(),
-            versions=self._records[0].versions,
-            failed={name: reason for name in self._names if name not in [row.what for row in found]},
-            results=found,
-        )
+        asked = self._asked
+        configuration = {**asdict(self._bed), "training": asdict(self._settings.resolved()), "bound_k": asked.bound}
+        common: dict[str, Any] = {
+            "rate_bps_measured": min(self._measured_bps),
+            "load_1min": self._load_1min,
+            "cpu": cpu_model(),
+            "versions": self._records[0].versions,
+        }
+        if asked.until is not None:
+            configuration |= {"until": asked.until, "every": asked.every, "factors": asked.factors}
+            return Race(configuration, failed={}, results=list(self._records[0].raced), **common)
+        found = compared(self._records)
+        failed = {name: reason for name in self._names if name not in [row.what for row in found]}
+        return Findings(configuration | {"repeat": asked.repeat}, failed=failed, results=found, **common)
 
     def _jobs(self) -> Iterator[tuple[str | None, list[str]]]:
         """Yield the codec of the NICs (None: no NICs) and the contenders of each job that has some."""
@@ -133,13 +197,35 @@ class Ddp:
             write_file(job, RankJob(self._settings, str(folder), bound_k=asked.bound))
             argv = ["-m", "netoffload.lab.bench.rank_ddp", "--job", str(job), "--rounds", str(asked.repeat)]
             argv += [word for name in names for word in ("--what", name)]
-            limit_s = (1 + len(names)) * time_limit_s(self._settings, self._bed.rate_bps)
+            runs = 1 + len(names)
+            if asked.until is not None:
+                argv += ["--until", str(asked.until), "--every", str(asked.every)]
+                argv += [word for one in self._factors for word in ("--factor", str(one))]
+                runs *= 1 + len(self._factors)
+            limit_s = runs * time_limit_s(self._settings, self._bed.rate_bps)
 
             def told(_rank: int, lines: bytes) -> None:
                 progress(lines.decode(errors="replace").splitlines()[-1])
 
             self._records.append(record_of_ranks(DdpRecord, bed, argv, env=QUIET, timeout_s=limit_s, on_stdout=told))
             self._measured_bps.append(bed.rate_bps_measured)
+
+
+def _usual(asked: DdpSettings) -> tuple[str, ...]:
+    return RACERS if asked.until is not None else tuple(name for name, hook in DDP_HOOKS.items() if hook.is_usual)
+
+
+def _factors(asked: DdpSettings) -> list[float]:
+    """Return the factors of the initial learning rate; refuses those, or an accuracy, out of range."""
+    try:
+        factors = [float(word) for word in asked.factors.split(",")]
+    except ValueError:
+        factors = []
+    if not factors or not all(0 < one < float("inf") for one in factors):
+        raise UsageError(f"--factors {asked.factors!r} are not numbers above 0, with commas, like 0.5,1,2")
+    if asked.until is None or not 0 < asked.until <= 1:
+        raise UsageError(f"--until {asked.until} is no accuracy: give more than 0, and 1 at most")
+    return factors
 
 
 def compared(records: list[DdpRecord]) -> list[DdpResult]:

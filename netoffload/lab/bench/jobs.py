@@ -103,19 +103,20 @@ class DdpHook:
     """How a contender of ``bench ddp`` lets gradients travel: a hook of ``training.ddp.DdpReplica``, and its options.
 
     ``nic_codec`` is that of the emulated NICs; None: no NICs. A hook that ``is_bounded`` also gets the bound that the
-    user chose.
+    user chose. Steps of one that is not ``is_usual`` are timed only by name.
     """
 
     hook: str
     nic_codec: str | None = None
-    options: dict[str, str | bool] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     is_bounded: bool = False
+    is_usual: bool = True
 
 
 ALONE: Final = "alone"
 """The contender of ``bench ddp`` whose gradients do not travel; all others are compared with it."""
 
-PACKED_INLINE: Final[dict[str, str | bool]] = {"offload": Offload.INLINE, "codec": "packed"}
+PACKED_INLINE: Final[dict[str, Any]] = {"offload": Offload.INLINE, "codec": "packed"}
 """Options of ranks that compress by themselves with the default codec."""
 
 DDP_HOOKS: Final = {
@@ -129,8 +130,27 @@ DDP_HOOKS: Final = {
     "nic_bounded": DdpHook("compress", "bounded", {"offload": Offload.NIC}),
     "nic_packed": DdpHook("compress", "packed", {"offload": Offload.NIC}),
     "nic_inceptionn": DdpHook("compress", "inceptionn", {"offload": Offload.NIC}),
+    "powersgd_2": DdpHook("powersgd", options={"rank": 2}, is_usual=False),
+    "powersgd_4": DdpHook("powersgd", options={"rank": 4}, is_usual=False),
+    "inline_exact": DdpHook("compress", None, {"offload": Offload.INLINE, "codec": "exact"}, is_usual=False),
+    "pqasgd": DdpHook("periodic", None, {"method": "pqasgd", "every": 4}, is_usual=False),
+    "diloco": DdpHook(
+        "periodic",
+        None,
+        {"method": "changes", "every": 6, "momentum": 0.3, "compressor": "chunked-topk:k=64,decay=1"},
+        is_usual=False,
+    ),
 }
-"""torch's own all_reduce and its hooks; ours, coded by the ranks, with payloads of a compressor, and through NICs."""
+"""torch's own all_reduce and its hooks; ours, coded by the ranks, with payloads of a compressor, and through NICs;
+weights that ranks average every few steps."""
+
+RACERS: Final = (
+    *("gloo", "fp16", "powersgd", "powersgd_2", "powersgd_4", "inline_packed", "inline_packed_ef"),
+    *("inline_exact", "pqasgd", "diloco"),
+)
+"""The contenders of ``bench ddp --until``; the first five are torch's."""
+
+TORCHS: Final = frozenset(RACERS[:5])
 
 SETUP_S: Final = 60.0
 """Time for starting ranks, drawing gradients and comparing answers."""
@@ -258,8 +278,38 @@ class DdpResult(Finding):
 
 
 @dataclass(frozen=True)
+class RacePoint(Finding):
+    """The accuracy on the test set after some steps, with the seconds and the octets on all wires so far."""
+
+    steps: int
+    time_s: float
+    wire_octets: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class RaceResult(Finding):
+    """One contender's training until the accuracy, or to the last step; ``tried`` has the accuracies by learning rate.
+
+    Those of ``tried`` are on samples that are neither trained on nor in the test set.
+    """
+
+    what: Annotated[str, words("what")]
+    is_reached: Annotated[bool, Column("", lambda reached: "" if reached else "not reached")]
+    learning_rate: Annotated[float, Column("learning rate", ".3g")]
+    steps: Annotated[int, Column("steps")]
+    s_per_iteration: Annotated[float, Column("ms a step", ".1f", 1e-3)]
+    time_s: Annotated[float, Column("seconds", ".1f")]
+    wire_octets: Annotated[int, Column("wire MB", ".3g", 1e6)]
+    accuracy: Annotated[float, Column("accuracy", ".1f", 0.01)]
+    tried: dict[str, float]
+    curve: tuple[RacePoint, ...]
+
+
+@dataclass(frozen=True)
 class DdpRecord(Finding):
-    """What ``rank_ddp`` leaves."""
+    """What ``rank_ddp`` leaves: the results of timed steps, or of a race."""
 
     versions: dict[str, str]
-    results: tuple[DdpResult, ...]
+    results: tuple[DdpResult, ...] = ()
+    raced: tuple[RaceResult, ...] = ()

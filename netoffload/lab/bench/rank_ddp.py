@@ -3,6 +3,9 @@
 Every replica trains the same steps from the same weights. The first steps are not timed: DDP builds its buckets in
 them, and our hook sends exact values. Before a step all ranks meet in a barrier, which puts some kilobytes on the
 wires. The slowest rank's time counts. If replicas differ in a bit between ranks, no time is reported.
+
+In a *race* one replica after the other trains whole, until its accuracy on the test set is high enough. Its time is
+that between two barriers, with drawing batches and without measuring accuracies.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import functools
 import json
 import os
 import statistics
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,11 +24,11 @@ from netoffload.compiled.programs import end_at_once
 from netoffload.config import ENV_METER
 from netoffload.errors import ReplicaError, RunError
 from netoffload.lab.bench.experiment import Contender, take_turns
-from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpHook, DdpRecord, DdpResult
+from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpHook, DdpRecord, DdpResult, RacePoint, RaceResult
 from netoffload.lab.results import read_file
 from netoffload.lab.testbed.build import octets_on_wires
 from netoffload.lab.training import ddp
-from netoffload.lab.training.config import RankJob
+from netoffload.lab.training.config import RankJob, TrainSettings
 from netoffload.lab.training.dataset import Dataset, open_saved
 from netoffload.machine.environment import system_versions, versions
 
@@ -87,6 +91,77 @@ def measure(job: RankJob, names: list[str], rounds: int) -> DdpRecord:
     return DdpRecord(system_versions() | versions("torch"), tuple(results))
 
 
+def race(job: RankJob, names: list[str], until: float, every: int, factors: list[float]) -> DdpRecord:
+    """Train one contender after the other; return the record (only rank 0's has all octets)."""
+    dataset, settings = open_saved(Path(job.dataset)), job.settings
+    usual = settings.resolved().learning_rate
+    assert usual is not None
+    results = []
+    for name in names:
+
+        def run(rate: float, samples: Dataset, steps: int, until: float, name: str = name) -> list[RacePoint]:
+            if ddp.rank() == 0:
+                print(f"{name}: learning rate {rate:.3g}, {steps} steps", flush=True)
+            return _run(
+                replace(settings, learning_rate=rate), samples, DDP_HOOKS[name], job.bound_k, (steps, every, until)
+            )
+
+        tried = {usual: 0.0}
+        if len(factors) > 1:
+            apart, steps = held_out(dataset), max(1, settings.iterations // 4)
+            tried = {usual * one: run(usual * one, apart, steps, 2.0)[-1].accuracy for one in factors}
+        best = max(tried, key=tried.__getitem__)
+        curve = run(best, dataset, settings.iterations, until)
+        end = curve[-1]
+        results.append(
+            RaceResult(
+                what=name,
+                is_reached=end.accuracy >= until,
+                learning_rate=best,
+                steps=end.steps,
+                s_per_iteration=end.time_s / end.steps,
+                time_s=end.time_s,
+                wire_octets=end.wire_octets,
+                accuracy=end.accuracy,
+                tried={f"{rate:.6g}": accuracy for rate, accuracy in tried.items()},
+                curve=tuple(curve),
+            )
+        )
+    return DdpRecord(system_versions() | versions("torch"), raced=tuple(results))
+
+
+def held_out(dataset: Dataset) -> Dataset:
+    """Return nine tenths of the training samples, with the last tenth in place of the test set."""
+    kept = len(dataset.train_labels) * 9 // 10
+    images, labels = dataset.train_images, dataset.train_labels
+    return Dataset(images[:kept], labels[:kept], images[kept:], labels[kept:])
+
+
+def _run(
+    settings: TrainSettings, dataset: Dataset, hook: DdpHook, bound_k: int | None, limits: tuple[int, int, float]
+) -> list[RacePoint]:
+    """Train a replica and return its accuracies. ``limits``: steps at most, steps between two, the highest accuracy."""
+    steps, every, until = limits
+    replica = ddp.DdpReplica(settings, dataset, hook.hook, _options(hook, bound_k))
+    curve, done, time_s, octets, accuracy = list[RacePoint](), 0, 0.0, 0, 0.0
+    while done < steps and accuracy < until:
+        ddp.barrier()
+        before, start_s = _wire_octets(), time.perf_counter()
+        for _ in range(min(every, steps - done)):
+            replica.step()
+            done += 1
+        if done == steps:
+            replica.finish()
+        ddp.barrier()
+        time_s, octets = time_s + time.perf_counter() - start_s, octets + _wire_octets() - before
+        accuracy = ddp.gathered(replica.accuracy(dataset) if ddp.rank() == 0 else 0.0)[0]
+        curve.append(RacePoint(done, time_s, octets, accuracy))
+    if done == steps and len(set(ddp.gathered(replica.digest()))) > 1:
+        raise ReplicaError(f"{hook.hook}: the replicas differ")
+    replica.close()
+    return curve
+
+
 def _options(hook: DdpHook, bound_k: int | None) -> dict[str, Any]:
     return {**hook.options, "bound": bound_k} if hook.is_bounded else dict(hook.options)
 
@@ -130,11 +205,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m netoffload.lab.bench.rank_ddp", allow_abbrev=False)
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--what", action="append", required=True)
+    parser.add_argument("--until", type=float)
+    parser.add_argument("--every", type=int)
+    parser.add_argument("--factor", type=float, action="append")
     asked = parser.parse_args()
     with ddp.joined():
-        record = measure(read_file(RankJob, asked.job), asked.what, asked.rounds)
+        job = read_file(RankJob, asked.job)
+        if asked.until is None:
+            record = measure(job, asked.what, asked.rounds)
+        else:
+            record = race(job, asked.what, asked.until, asked.every, asked.factor)
         if ddp.rank() == 0:
             asked.out.write_text(json.dumps(record.to_record()), encoding="utf-8")
         ddp.barrier()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from netoffload import config
 from netoffload.errors import UsageError
-from netoffload.lab.bench.jobs import COMPUTE, DDP_HOOKS, JOBS
+from netoffload.lab.bench.jobs import COMPUTE, DDP_HOOKS, JOBS, RACERS
 from netoffload.lab.declared import Settings, setting
 
 if TYPE_CHECKING:
@@ -167,9 +167,16 @@ class DdpSettings(Settings):
     how many times fewer they are than the fp16 hook's. payload is a plain
     ring's octets over those that our hook sent.
 
+    --until 0.9 trains every contender until its accuracy is 90 %, and --steps
+    at most. Each first trains a quarter of the steps with every learning rate
+    of --factors, on nine tenths of the training samples. It then takes the
+    rate with the highest accuracy on the last tenth.
+
     Example: netoffload bench ddp -n 4 --rate 1gbit --model hdc --steps 30
 
     Example: netoffload bench ddp -n 2 --rate 100mbit --what gloo --what inline_bounded --json
+
+    Example: netoffload bench ddp --rate 100mbit --steps 400 --until 0.9 --figure race.png
     """
 
     experiment: ClassVar = "netoffload.lab.bench.ddp:Ddp"
@@ -182,7 +189,12 @@ class DdpSettings(Settings):
     batch: int = setting(25, "Samples per rank and step.")
     learning_rate: float | None = setting(None, "Initial rate. Default: the model's own.")
     repeat: int = setting(3, "Rounds into which the steps are cut.", least=1)
-    what: tuple[str, ...] = setting((), f"{', '.join(DDP_HOOKS)}; repeat for several; default: all.")
+    what: tuple[str, ...] = setting(
+        (), f"{', '.join(DDP_HOOKS)}; repeat for several. Default: the first ten; with --until, {', '.join(RACERS)}."
+    )
+    until: float | None = setting(None, "Train until this accuracy on the test set, 0..1.")
+    every: int = setting(20, "Steps between two measurements of the accuracy.", least=1)
+    factors: str = setting("0.5,1,2", "Learning rates to try, as multiples of the initial one, with commas.")
     bound: int = _bound()
     seed: int = _seed("weights, batches, and the digits' test set")
     figure: Path | None = setting(None, "Also draw the table into this file: .png, .svg, .pdf.")

@@ -25,7 +25,7 @@ from netoffload.lab.training.doors import Door
 from netoffload.lab.training.loop import iterate
 from netoffload.lab.training.networks import cross_entropy
 from netoffload.lab.training.replica import Travel, accuracy_of
-from netoffload.torch import CompressionState, compress_hook, set_rank_environment
+from netoffload.torch import CompressionState, Outer, Periodic, compress_hook, set_rank_environment
 
 ONE_BUCKET_MB: Final = 1 << 20
 """Size of PowerSGD's only bucket. With several, its callbacks call gloo in different orders on the ranks, and gloo
@@ -70,7 +70,7 @@ class DdpReplica:
     Args:
         settings: model, batch, optimizer, seed; the method in them is not used.
         hook: ``none`` (DDP's own all_reduce), ``fp16`` and ``powersgd`` (torch's), ``compress`` (ours), or ``alone``:
-            no gradient travels.
+            no gradient travels. With ``periodic`` the weights travel every few steps (``netoffload.torch.Periodic``).
     """
 
     travel = Travel()
@@ -89,16 +89,25 @@ class DdpReplica:
         if hook == "fp16":
             self._model.register_comm_hook(group, default_hooks.fp16_compress_hook)
         elif hook == "powersgd":
-            state = powersgd.PowerSGDState(group, start_powerSGD_iter=POWERSGD_START)
+            rank_of = options.get("rank", 1)  # of the matrices that travel
+            state = powersgd.PowerSGDState(group, rank_of, start_powerSGD_iter=POWERSGD_START)
             self._model.register_comm_hook(state, powersgd.powerSGD_hook)
         elif hook == "compress":
             self._state = CompressionState(group, **options)
             self._model.register_comm_hook(self._state, compress_hook)
         self._travelling: Callable[[], contextlib.AbstractContextManager[None]] = (
-            self._model.no_sync if hook == "alone" else contextlib.nullcontext
+            self._model.no_sync if hook in ("alone", "periodic") else contextlib.nullcontext
         )
         self._optimizer = settings.optimizer_spec.make(module.parameters())
-        self._door = Door(self._optimizer.step)
+        self._periodic = self._averaging(module, group, **options) if hook == "periodic" else None
+        self._door = Door(self._optimizer.step if self._periodic is None else self._periodic.step)
+
+    def _averaging(
+        self, module: torch.nn.Module, group: Any, *, method: str, every: int, momentum: float | None = None, **how: Any
+    ) -> Periodic:
+        self._state = CompressionState(group, **how)
+        outer = None if momentum is None else Outer(1.0, momentum)
+        return Periodic(module, self._optimizer, every=every, method=method, outer=outer, state=self._state)
 
     def step(self) -> float:
         """Train on one batch; return the seconds that it took, without those of drawing it."""
@@ -116,6 +125,11 @@ class DdpReplica:
             loss.backward()  # type: ignore[no-untyped-call]
         self.loss = float(loss.detach())
         return self.loss
+
+    def finish(self) -> None:
+        """Make replicas equal whose weights travel every few steps; collective."""
+        if self._periodic is not None:
+            self._periodic.finish()
 
     def digest(self) -> str:
         """Return the SHA-256 of parameters and buffers, as hexadecimal digits."""
