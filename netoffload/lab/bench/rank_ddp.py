@@ -173,6 +173,7 @@ def _slowest_s(contender: Contender[Sample]) -> tuple[float, ...]:
 
 def _result(contender: Contender[Sample], replica: ddp.DdpReplica, dataset: Dataset, compute_s: float) -> DdpResult:
     name, samples = contender.name, contender.samples
+    replica.finish()
     if len(set(ddp.gathered(replica.digest()))) > 1:
         raise ReplicaError(f"{name}: the replicas differ")
     ring, sent = sum(one.ring_octets for one in samples), sum(one.sent_octets for one in samples)

@@ -105,7 +105,7 @@ class DdpReplica:
     def _averaging(
         self, module: torch.nn.Module, group: Any, *, method: str, every: int, momentum: float | None = None, **how: Any
     ) -> Periodic:
-        self._state = CompressionState(group, **how)
+        self._state = CompressionState(group, batch=self._settings.batch, **how)
         outer = None if momentum is None else Outer(1.0, momentum)
         return Periodic(module, self._optimizer, every=every, method=method, outer=outer, state=self._state)
 
@@ -127,9 +127,11 @@ class DdpReplica:
         return self.loss
 
     def finish(self) -> None:
-        """Make replicas equal whose weights travel every few steps; collective."""
+        """Make replicas equal: averaged weights, and buffers, as DDP does before a step; collective."""
         if self._periodic is not None:
             self._periodic.finish()
+        for buffer in self._model.module.buffers():
+            dist.broadcast(buffer, 0)
 
     def digest(self) -> str:
         """Return the SHA-256 of parameters and buffers, as hexadecimal digits."""
