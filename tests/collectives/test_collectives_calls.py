@@ -27,7 +27,7 @@ from netoffload.collectives import (
 )
 from netoffload.collectives.hierarchy import default_groups, groups_by_network
 from netoffload.collectives.inprocess import InProcessExchange, run_ranks
-from netoffload.collectives.ring import chunk_for
+from netoffload.collectives.ring import chunk_for, spans_in_words
 from netoffload.collectives.schedule import Span, consecutive, partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, NetOffloadError, PeerLostError, UsageError
@@ -394,3 +394,8 @@ def test_a_chunk_is_a_millisecond_or_a_round_trip_within_limits(
     rate_bps: float, round_trip_s: float, octets: int
 ) -> None:
     assert 4 * chunk_for(rate_bps, round_trip_s) == octets
+
+
+def test_spans_are_named_by_their_lengths_or_by_their_limits() -> None:
+    assert spans_in_words([Span(0, 2), Span(2, 5)]) == "2, 3"
+    assert spans_in_words([Span(2, 5), Span(0, 2)]) == "2-5, 0-2"

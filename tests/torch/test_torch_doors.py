@@ -226,3 +226,11 @@ def test_the_next_attempt_finishes_through_every_door(
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert found[0] == found[1]
     assert found[0]["attempt"] == 1  # the first one after the fault
+
+
+def test_buckets_of_earlier_steps_are_kept_where_they_fill_one() -> None:
+    state = CompressionState(offload="off")
+    assert state._pieces((1, 0)) == [(1, 0)]
+    assert state._pieces((0, 1)) == [(1, 0)]
+    assert state._pieces((2, 0, 1)) == [(2, 0, 1)]
+    assert state._pieces((0, 1)) == [(0, 1)]

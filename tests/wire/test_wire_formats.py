@@ -240,3 +240,4 @@ def test_sums_agree_with_their_rfcs() -> None:
     assert crc32c(b"56789", crc32c(b"1234")) == crc32c(b"123456789")
     assert ones_sum(bytes.fromhex("0001f203f4f5f6f7")) == 0xDDF2  # RFC 1071, 3
     assert internet_checksum(b"\x01") == 0xFEFF
+    assert internet_checksum(b"\x01\x02\x03") == 0xFBFD
