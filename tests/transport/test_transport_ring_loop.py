@@ -5,8 +5,8 @@ import os
 import re
 import signal
 import socket
-import time
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
