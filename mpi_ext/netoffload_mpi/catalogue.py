@@ -42,7 +42,7 @@ from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi.buffers import BufferTypeError, float_vector, is_in_place, numbers, uneven_blocks
-from netoffload_mpi.lifecycle import Place, Plan, PlaneComm
+from netoffload_mpi.lifecycle import Plan, PlaneComm, RankOfSize
 from netoffload_mpi.plane import MpiPlane
 from netoffload_mpi.requests import CompRequest
 
@@ -60,7 +60,7 @@ ALGORITHMS = ("ring", "hierarchical", "wa", "mpi")
 
 
 def plan_allreduce(
-    place: Place,
+    place: RankOfSize,
     sendbuf: Any,
     recvbuf: Any,
     op: MPI.Op = MPI.SUM,
@@ -138,7 +138,7 @@ def plan_allreduce(
     return Plan(lambda plane: reduce_halves(plane, half, halves), (Lane.TAGGED, Lane.UNTAGGED), calling)
 
 
-def plan_allreduce_ring(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Plan:
+def plan_allreduce_ring(place: RankOfSize, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Plan:
     """Do :meth:`Allreduce_comp` untagged: the uncompressed baseline, exact."""
     operation = operation_of(op)
     values, half = numbers(recvbuf, writable=True)
@@ -154,7 +154,7 @@ def plan_allreduce_ring(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = M
     return Plan(run, (Lane.UNTAGGED,), f"Allreduce_ring of {values.size} {half.value}")
 
 
-def plan_reduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Plan:
+def plan_reduce(place: RankOfSize, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Plan:
     """Reduce over all ranks, to ``root``, which alone uses ``recvbuf``."""
     operation = operation_of(op)
     check_root(root, place.size)
@@ -176,7 +176,7 @@ def plan_reduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, 
 
 
 def plan_reduce_scatter(
-    place: Place, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
+    place: RankOfSize, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
 ) -> Plan:
     """Reduce over all ranks, and leave the next ``recvcounts[r]`` floats of the result with every rank r.
 
@@ -185,13 +185,13 @@ def plan_reduce_scatter(
     return _plan_reduce_scatter(place, sendbuf, recvbuf, recvcounts, op, equal=False)
 
 
-def plan_reduce_scatter_block(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Plan:
+def plan_reduce_scatter_block(place: RankOfSize, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Plan:
     """Reduce over all ranks, and leave an equal part of the result with each rank."""
     return _plan_reduce_scatter(place, sendbuf, recvbuf, None, op, equal=True)
 
 
 def _plan_reduce_scatter(
-    place: Place, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: MPI.Op, *, equal: bool
+    place: RankOfSize, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: MPI.Op, *, equal: bool
 ) -> Plan:
     operation = operation_of(op)
     target = float_vector(recvbuf, writable=True)
@@ -224,7 +224,7 @@ def _plan_reduce_scatter(
     return Plan(run)
 
 
-def _check_counts(place: Place, counts: Sequence[int], sent: int, room: int) -> None:
+def _check_counts(place: RankOfSize, counts: Sequence[int], sent: int, room: int) -> None:
     """Raise UsageError unless ``counts`` add up to ``sent``, and this rank's part fits into ``room``."""
     if len(counts) != place.size or min(counts) < 0 or sum(counts) != sent:
         raise UsageError(
@@ -242,7 +242,7 @@ def _gather_counts(exchange: Exchange, count: int) -> list[int]:
     return [int(number) for number in counts]
 
 
-def plan_broadcast(place: Place, buf: Any, root: int = 0) -> Plan:
+def plan_broadcast(place: RankOfSize, buf: Any, root: int = 0) -> Plan:
     """Give every rank the values of ``root``; the root rounds its own to what the others receive."""
     check_root(root, place.size)
     values = float_vector(buf, writable=True)
@@ -253,7 +253,7 @@ def plan_broadcast(place: Place, buf: Any, root: int = 0) -> Plan:
     return Plan(run)
 
 
-def plan_allgather(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
+def plan_allgather(place: RankOfSize, sendbuf: Any, recvbuf: Any) -> Plan:
     """Give every rank the equal blocks of all ranks; each rank rounds its own to what the others receive."""
     values, spans = place.blocks_of(recvbuf, place.size, writable=True)
     own = values[spans[place.rank].start : spans[place.rank].stop]
@@ -266,7 +266,7 @@ def plan_allgather(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
     return Plan(run)
 
 
-def plan_gather(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
+def plan_gather(place: RankOfSize, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
     """Collect equal blocks on ``root``, which alone uses ``recvbuf``. The root's own block stays exact."""
     values, spans, own = _root_blocks(place, recvbuf, root, writable=True)
     source = source_of(sendbuf, own) if own is not None else float_vector(not_in_place(sendbuf), writable=False)
@@ -279,7 +279,7 @@ def plan_gather(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan
     return Plan(run)
 
 
-def plan_scatter(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
+def plan_scatter(place: RankOfSize, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
     """Send every rank an equal block from ``root``, which alone uses ``sendbuf``. The root's own block stays exact."""
     values, spans, own = _root_blocks(place, sendbuf, root, writable=False)
     target = own if is_in_place(recvbuf) and own is not None else float_vector(not_in_place(recvbuf), writable=True)
@@ -290,7 +290,7 @@ def plan_scatter(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Pla
     return Plan(run)
 
 
-def plan_alltoall(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
+def plan_alltoall(place: RankOfSize, sendbuf: Any, recvbuf: Any) -> Plan:
     """Send each rank one of this rank's equal blocks. The block that stays is exact."""
     target, target_spans = place.blocks_of(recvbuf, place.size, writable=True)
     in_place = is_in_place(sendbuf)
@@ -306,13 +306,13 @@ def plan_alltoall(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
     return Plan(run)
 
 
-def plan_barrier(_place: Place) -> Plan:
+def plan_barrier(_place: RankOfSize) -> Plan:
     """Return when all ranks have entered. Unlike ``Barrier`` it sleeps, and leaves its core to other processes."""
     return Plan(lambda plane: barrier(plane.exchange))
 
 
 def _root_blocks(
-    place: Place, spec: Any, root: int, *, writable: bool
+    place: RankOfSize, spec: Any, root: int, *, writable: bool
 ) -> tuple[Float32Array | None, tuple[Span, ...] | None, Float32Array | None]:
     """Return the root's vector, the places of its blocks, and the root's own block; on other ranks None three times."""
     check_root(root, place.size)
@@ -356,7 +356,7 @@ def copy(target: Float32Array, source: Float32Array | None) -> None:
 
 
 def row(
-    name: str, plan: Callable[Concatenate[Place, P], Plan]
+    name: str, plan: Callable[Concatenate[RankOfSize, P], Plan]
 ) -> tuple[Callable[Concatenate[PlaneComm, P], None], Callable[Concatenate[PlaneComm, P], CompRequest]]:
     """Return the blocking method of this name and the one that starts it, with the plan's arguments."""
 
@@ -372,11 +372,11 @@ def row(
     return call, start
 
 
-def uneven(equal: str, plan: Callable[Concatenate[Place, P], Plan]) -> Callable[Concatenate[Place, P], Plan]:
+def uneven(equal: str, plan: Callable[Concatenate[RankOfSize, P], Plan]) -> Callable[Concatenate[RankOfSize, P], Plan]:
     """Return a plan for blocks of any length, by that of the method ``equal``."""
 
     @functools.wraps(plan)
-    def plan_uneven(place: Place, /, *arguments: P.args, **options: P.kwargs) -> Plan:
+    def plan_uneven(place: RankOfSize, /, *arguments: P.args, **options: P.kwargs) -> Plan:
         return plan(place._replace(blocks_of=uneven_blocks), *arguments, **options)
 
     plan_uneven.__doc__ = f"Do :meth:`{equal}` with blocks of any length: ``[data, counts, displs, MPI.FLOAT]``."

@@ -35,8 +35,8 @@ class Plan(NamedTuple):
     calling: str = ""  # the call in words, if the algorithm's name does not say all that must be the same on all ranks
 
 
-class Place(NamedTuple):
-    """Where this rank is in its communicator."""
+class RankOfSize(NamedTuple):
+    """The number of this rank, and how many ranks its communicator has."""
 
     rank: int
     size: int
@@ -49,7 +49,7 @@ class PlaneComm(MPI.Intracomm):
 
     # Class-level defaults: mpi4py makes duplicates without calling __init__.
     _settings: Settings = Settings()
-    _at: Place | None = None
+    _at: RankOfSize | None = None
     _calls: Calls[MpiPlane] | None = None
     _totals: CommInfo = CommInfo()
     _last_info: CommInfo = CommInfo()  # `last_info` of connections that `close` has closed; `_totals` likewise
@@ -169,7 +169,7 @@ class PlaneComm(MPI.Intracomm):
     ) -> Plan:
         """Return the plan; if the arguments are wrong, tell the other ranks in their meeting, and raise."""
         if self._at is None:
-            self._at = Place(self.Get_rank(), self.Get_size())
+            self._at = RankOfSize(self.Get_rank(), self.Get_size())
         try:
             return make(self._at, *arguments, **options)
         except Exception:

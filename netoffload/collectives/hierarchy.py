@@ -56,11 +56,11 @@ def default_groups(size: int) -> list[list[int]]:
     return [list(range(start, start + length)) for start in range(0, size, length)]
 
 
-def groups_by_network(addresses: Sequence[str], prefix_octets: int = 3) -> list[list[int]]:
-    """Return the ranks grouped by the first octets of their IPv4 addresses, in order of first appearance."""
+def groups_by_network(addresses: Sequence[str]) -> list[list[int]]:
+    """Return the ranks grouped by the first three octets of their IPv4 addresses, in order of first appearance."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for rank, address in enumerate(addresses):
-        groups.setdefault(tuple(address.split(".")[:prefix_octets]), []).append(rank)
+        groups.setdefault(tuple(address.split(".")[:3]), []).append(rank)
     return list(groups.values())
 
 

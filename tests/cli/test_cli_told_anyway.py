@@ -5,7 +5,7 @@ import pytest
 from netoffload.cli.app import Interrupted
 from netoffload.errors import TestbedError
 from netoffload.lab.cli.figures import report_on_exit
-from netoffload.lab.cli.training_runs import Found
+from netoffload.lab.cli.training_runs import RunSeries
 from netoffload.lab.training.config import TrainSettings
 
 
@@ -29,8 +29,8 @@ def test_at_the_end_there_is_no_reason() -> None:
 
 def test_runs_without_a_record_are_missing() -> None:
     runs = [TrainSettings(name, nodes=2) for name in ("wa", "inc", "inc+c")]
-    found = Found.of(runs, "direct")
+    found = RunSeries.of(runs, "direct")
     assert found.missing("it broke") == dict.fromkeys(("wa", "inc", "inc+c"), "it broke")
     found.failed["inc"] = "a rank failed"
     assert found.missing("it broke") == {"wa": "it broke", "inc": "a rank failed", "inc+c": "it broke"}
-    assert list(Found.of(runs, "both").missing(None)) == ["wa", "inc", "wa via NICs", "inc via NICs", "inc+c"]
+    assert list(RunSeries.of(runs, "both").missing(None)) == ["wa", "inc", "wa via NICs", "inc via NICs", "inc+c"]

@@ -77,21 +77,21 @@ ROUND_TRIP_KINDS: Final = {
 
 
 @dataclass(frozen=True)
-class Way:
-    """A stream's way: the kind of testbed, and whether the stream is tagged."""
+class StreamKind:
+    """The kind of testbed that a stream crosses, and whether the stream is tagged."""
 
     kind: str
     tagged: bool = False
 
 
 WAYS: Final = {
-    "kernel": Way(PLAIN),
-    "bypass": Way("coalesced"),
-    "bypass_kernel": Way("bypass-kernel"),
-    "coalesced": Way("coalesced", tagged=True),
-    "coalesced_ipcomp": Way("ipcomp", tagged=True),
-    "per_segment": Way("per-segment", tagged=True),
-    "coalesced_keyed": Way("keyed", tagged=True),
+    "kernel": StreamKind(PLAIN),
+    "bypass": StreamKind("coalesced"),
+    "bypass_kernel": StreamKind("bypass-kernel"),
+    "coalesced": StreamKind("coalesced", tagged=True),
+    "coalesced_ipcomp": StreamKind("ipcomp", tagged=True),
+    "per_segment": StreamKind("per-segment", tagged=True),
+    "coalesced_keyed": StreamKind("keyed", tagged=True),
 }
 """All ways, in the order in which they take turns."""
 UNSHAPED_ONLY: Final = ("kernel", "bypass_kernel")
@@ -293,7 +293,7 @@ class NicBench:
     def _run_unshaped(self, progress: Progress) -> Stage:
         with self._stage(None, tuple(WAYS), ROUND_TRIP_KINDS.values(), progress) as stage:
 
-            def octets_of(_way: Way, number: int) -> int:
+            def octets_of(_way: StreamKind, number: int) -> int:
                 return min(WARM_UP_OCTETS, self._size_octets) if number < 1 else self._size_octets
 
             stage.contenders = {name: _through(stage, name, octets_of) for name in WAYS}
@@ -315,7 +315,7 @@ class NicBench:
                 seconds = asked.seconds if number > 0 else min(WARM_UP_S, asked.seconds)
                 return max(4, int(rate_bps / 8 * seconds) // 4 * 4)
 
-            def octets_of(way: Way, number: int) -> int:
+            def octets_of(way: StreamKind, number: int) -> int:
                 return int(raw_octets(number) * (stage.payload.ratio if way.tagged else 1.0)) // 4 * 4
 
             stage.contenders = {name: _through(stage, name, octets_of) for name in names}
@@ -369,7 +369,7 @@ def _rate_text(rate_bps: int | None) -> str:
     return "unshaped" if rate_bps is None else format_rate(rate_bps)
 
 
-def _through(stage: Stage, name: str, octets_of: Callable[[Way, int], int]) -> Contender[StreamResult]:
+def _through(stage: Stage, name: str, octets_of: Callable[[StreamKind, int], int]) -> Contender[StreamResult]:
     """Return a contender whose streams go one of :data:`WAYS`."""
     way = WAYS[name]
     bed = stage.beds[way.kind]

@@ -29,7 +29,7 @@ from netoffload.lab.cli.figures import report_on_exit
 from netoffload.lab.cli.nic_parameters import shows_nic_options
 from netoffload.lab.cli.report import print_summary
 from netoffload.lab.cli.training_runs import (
-    Found,
+    RunSeries,
     prepared,
     print_missing,
     run_series,
@@ -188,7 +188,7 @@ def train(*, asked: TrainOptions, nic: NicSettings, show_list: ShowList = False,
     each = _one_per_exchange(asked)
     seeds = parse_seeds(asked.seeds or str(asked.seed))
     runs = [dataclasses.replace(run, seed=seed) for seed in seeds for run in each]
-    testbed, found = testbed_settings(runs, asked.rate, nic, asked.mtu), Found.of(runs, asked.baselines)
+    testbed, found = testbed_settings(runs, asked.rate, nic, asked.mtu), RunSeries.of(runs, asked.baselines)
     names = [field.name for field in dataclasses.fields(Outputs)]
     outputs = Outputs(**{name: getattr(asked, name) for name in names})
     if asked.out is not None:
@@ -239,7 +239,7 @@ def demo(*, asked: DemoOptions, nic: NicSettings, as_json: AsJson = False) -> No
         training_of(asked, method=name, learning_rate=0.05, learning_rate_interval=interval) for name in DEMO_EXCHANGES
     ]
     settings = testbed_settings(runs, asked.rate, nic, 1500)
-    found = Found.of(runs, asked.baselines)
+    found = RunSeries.of(runs, asked.baselines)
 
     def tell_and_draw(reason: str | None) -> None:
         if not found.records:

@@ -43,7 +43,7 @@ def prepared(*model_names: str) -> contextlib.AbstractContextManager[None]:
 
 
 @dataclasses.dataclass
-class Found:
+class RunSeries:
     """The names of a series of runs, and so far, by name, their records and the reasons of failures."""
 
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ class Found:
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, runs: Sequence[TrainSettings], baselines: str) -> Found:
+    def of(cls, runs: Sequence[TrainSettings], baselines: str) -> RunSeries:
         """Return the state before the first run."""
         from netoffload.lab.training.plan import plan_runs
 
@@ -62,7 +62,7 @@ class Found:
         return {name: self.failed.get(name, reason) for name in self.names if name not in self.records}
 
 
-def tell(found: Found, reason: str | None, *, as_json: bool) -> None:
+def tell(found: RunSeries, reason: str | None, *, as_json: bool) -> None:
     """Print the records that exist, and a line for each run without one."""
     from netoffload.lab import reports
 
@@ -96,7 +96,7 @@ def testbed_settings(runs: Sequence[TrainSettings], rate: str, nic: NicSettings,
 def run_series(
     runs: Sequence[TrainSettings],
     testbed: TestbedSettings,
-    found: Found,
+    found: RunSeries,
     out: Path | None,
     outputs: Outputs | None = None,
     *,

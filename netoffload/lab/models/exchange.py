@@ -121,7 +121,7 @@ def latency_bound_nodes(link: Link, octets: float) -> float:
     return octets * link.beta_s / link.alpha_s if link.alpha_s else math.inf
 
 
-Way = Callable[[Link, int, float], float]
+TimeFormula = Callable[[Link, int, float], float]
 
 
 def _best_rings_s(link: Link, nodes: int, octets: float) -> float:
@@ -129,7 +129,7 @@ def _best_rings_s(link: Link, nodes: int, octets: float) -> float:
     return rings_of_rings_s(link, link, nodes // members, members, octets)
 
 
-WAYS: Final[Mapping[str, Way]] = {
+WAYS: Final[Mapping[str, TimeFormula]] = {
     "aggregator": aggregator_s,
     "tree of aggregators": tree_s,
     "ring": ring_s,

@@ -14,7 +14,7 @@ from netoffload.errors import RunError
 from netoffload.lab.bench.allreduce import Allreduce
 from netoffload.lab.bench.settings import AllreduceSettings
 from netoffload.lab.models.engine_model import EngineModel
-from netoffload.lab.models.exchange import Link, Way, aggregator_s, ring_s, star_s
+from netoffload.lab.models.exchange import Link, TimeFormula, aggregator_s, ring_s, star_s
 from netoffload.lab.models.settings import EngineSettings
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, rows
 from netoffload.lab.papers.runs import accuracies, accuracies_over_time, bars, first_at, heaps, on_links, settings_of
@@ -454,7 +454,7 @@ def _exchange_times(setting: Setting, gbit: float) -> Json:
     return {"rate_bps": found.rate_bps_measured, "rows": measured}
 
 
-FORMULAS: Final[Mapping[str, tuple[str, Way]]] = {
+FORMULAS: Final[Mapping[str, tuple[str, TimeFormula]]] = {
     "ring": ("ring", ring_s),
     "star": ("wa", lambda link, nodes, octets: star_s(link, nodes - 1, octets)),
     "aggregator": ("wa", aggregator_s),

@@ -91,9 +91,9 @@ def bars(name: str, points: Mapping[str, float], scale: float = 1.0, printed: bo
     return Series(name, tuple(points), tuple(scale * y for y in points.values()), printed)
 
 
-def accuracies(runs: Mapping[str, Any], title: str, name: str = "accuracies") -> Panel:
+def accuracies(runs: Mapping[str, Any], title: str) -> Panel:
     """Return the panel of accuracies by iteration, a line for each run."""
-    lines = tuple(curve(run_name, one[name], 100) for run_name, one in runs.items())
+    lines = tuple(curve(name, one["accuracies"], 100) for name, one in runs.items())
     return Panel("lines", title, "% of the test set", lines, "iterations")
 
 

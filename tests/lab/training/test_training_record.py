@@ -12,7 +12,7 @@ from netoffload.config import ENV_METER
 from netoffload.control import ControlServer
 from netoffload.errors import ReplicaError, RunError, UsageError
 from netoffload.lab import reports
-from netoffload.lab.cli.training_runs import Found
+from netoffload.lab.cli.training_runs import RunSeries
 from netoffload.lab.results import (
     ClassCounts,
     Learning,
@@ -272,7 +272,7 @@ def test_runs_of_several_seeds_are_told_apart() -> None:
     names = ["wgt seed 1", "wgt seed 2", "inc+c seed 1", "inc+c seed 2"]
     assert [run.name for run in plan_runs(runs)] == names
     assert [run.folder for run in plan_runs(runs[:1])] == ["inc+c-seed-1"]
-    found = Found.of(runs, "direct")
+    found = RunSeries.of(runs, "direct")
     assert list(found.missing("it broke")) == names
 
 
