@@ -35,7 +35,7 @@ from netoffload.methods.base import (
     Memory,
     MethodSpec,
     Sent,
-    Way,
+    Topology,
     WeightExchange,
 )
 from netoffload.methods.registry import FAMILIES, method_for, names, parse
@@ -54,7 +54,7 @@ __all__ = [
     "Selection",
     "SelectiveReducer",
     "Sent",
-    "Way",
+    "Topology",
     "WeightExchange",
     "method_for",
     "names",

@@ -25,7 +25,7 @@ Memory = dict[str, Any]
 """What a method keeps from one iteration to the next, as numbers, texts, octets, tuples, lists and dictionaries."""
 
 
-class Way(enum.Enum):
+class Topology(enum.Enum):
     """How a method connects its ranks."""
 
     AGGREGATOR = "aggregator"  # a rank beside the workers updates the weights
@@ -39,7 +39,7 @@ class Way(enum.Enum):
 class Family:
     """What all parameters of a method have in common."""
 
-    way: Way
+    topology: Topology
     worker: type[Method]
     server: type[Method] | None = None  # of the rank beside the workers: an aggregator or a server
     tagged: bool = False  # gradients travel through the NICs' codec
@@ -61,9 +61,9 @@ class MethodSpec:
     top: str = "ring"  # how the sums of groups that are rings are added (``collectives.hierarchy.TOPS``)
 
     @property
-    def way(self) -> Way:
+    def topology(self) -> Topology:
         """How the ranks are connected."""
-        return self.family.way
+        return self.family.topology
 
     @property
     def tagged(self) -> bool:
@@ -95,7 +95,7 @@ class MethodSpec:
     @property
     def keeps_residual(self) -> bool:
         """Whether error feedback is possible: each payload must be made from a worker's own vector."""
-        return self.compressor is not None and self.way is not Way.PAYLOAD_RING
+        return self.compressor is not None and self.topology is not Topology.PAYLOAD_RING
 
 
 def as_it_is(_octets: int, move: Callable[[bool], None]) -> None:

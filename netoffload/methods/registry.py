@@ -32,30 +32,30 @@ from netoffload.compressors import Compressor, registry
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.methods.averaging import Averaging, ChangeAveraging, Rotation
-from netoffload.methods.base import Family, Member, Method, MethodSpec, Way
+from netoffload.methods.base import Family, Member, Method, MethodSpec, Topology
 from netoffload.methods.floats import Aggregation, RingReducer
 from netoffload.methods.payloads import GatherReducer, PayloadRingReducer, PayloadServer, ServedReducer
 from netoffload.methods.scattered import PayloadScatter, RingScatter
 from netoffload.methods.ternary_server import TernaryServer, TernaryWorker
 
 FAMILIES: Final[Mapping[str, Family]] = {
-    "wa": Family(Way.AGGREGATOR, Aggregation, Aggregation, grouped=True),
-    "wa+c": Family(Way.AGGREGATOR, Aggregation, Aggregation, tagged=True, grouped=True),
-    "inc": Family(Way.RING, RingReducer, grouped=True),
-    "inc+c": Family(Way.RING, RingReducer, tagged=True, grouped=True),
-    "fullsgd": Family(Way.RING, RingReducer),
-    "psgd": Family(Way.RING, Averaging, periodic=True),
-    "rsgd": Family(Way.RING, Rotation, periodic=True),
-    "pqasgd": Family(Way.GATHER, ChangeAveraging, periodic=True, compressor="qsgd"),
+    "wa": Family(Topology.AGGREGATOR, Aggregation, Aggregation, grouped=True),
+    "wa+c": Family(Topology.AGGREGATOR, Aggregation, Aggregation, tagged=True, grouped=True),
+    "inc": Family(Topology.RING, RingReducer, grouped=True),
+    "inc+c": Family(Topology.RING, RingReducer, tagged=True, grouped=True),
+    "fullsgd": Family(Topology.RING, RingReducer),
+    "psgd": Family(Topology.RING, Averaging, periodic=True),
+    "rsgd": Family(Topology.RING, Rotation, periodic=True),
+    "pqasgd": Family(Topology.GATHER, ChangeAveraging, periodic=True, compressor="qsgd"),
 }
 """Every method by its name, one line each; all other names are compressors."""
 
 _VIA: Final[Mapping[str, Family]] = {
-    "gather": Family(Way.GATHER, GatherReducer),
-    "server": Family(Way.SERVER, ServedReducer, PayloadServer),
-    "ring": Family(Way.PAYLOAD_RING, PayloadRingReducer),
+    "gather": Family(Topology.GATHER, GatherReducer),
+    "server": Family(Topology.SERVER, ServedReducer, PayloadServer),
+    "ring": Family(Topology.PAYLOAD_RING, PayloadRingReducer),
 }
-_SERVED_OTHERWISE: Final = {"terngrad": Family(Way.SERVER, TernaryWorker, TernaryServer)}
+_SERVED_OTHERWISE: Final = {"terngrad": Family(Topology.SERVER, TernaryWorker, TernaryServer)}
 """Compressors whose server does more than add payloads."""
 _OWN_VIA: Final = {
     "terngrad": "server",
@@ -131,9 +131,9 @@ def _period(name: str, items: list[str]) -> int:
 
 def _groups(name: str, family: Family, items: list[str]) -> tuple[int, str]:
     """Take ``groups=`` and ``top=`` out of the parameters; only rings have ``top``, and nothing may be left."""
-    given, top = _taken("groups=", items), _taken("top=", items) if family.way is Way.RING else None
+    given, top = _taken("groups=", items), _taken("top=", items) if family.topology is Topology.RING else None
     if items:
-        takes = " and top=ring or top=wa" if family.way is Way.RING else ""
+        takes = " and top=ring or top=wa" if family.topology is Topology.RING else ""
         raise UsageError(f"{name} takes groups=NUMBER{takes}, not {','.join(items)}")
     if given is not None and not (given.isdecimal() and 2 <= int(given) <= 1000):
         raise UsageError(f"{name}: groups={given} is not a number of groups, 2 or more")
@@ -146,9 +146,9 @@ def _by_way(name: str, items: list[str]) -> Family:
     """Take ``via=...`` out of a compressor's parameters, and return the family of this way."""
     family = _VIA[_via(name, items) or _OWN_VIA.get(name, "gather")]
     by_layer = [item for item in items if item.startswith(("exempt=", "layers="))]
-    if family.way is Way.PAYLOAD_RING and by_layer:
+    if family.topology is Topology.PAYLOAD_RING and by_layer:
         raise UsageError(f"{name}: {by_layer[0]} names layers of the model, but via=ring cuts layers: choose one")
-    return _SERVED_OTHERWISE.get(name, family) if family.way is Way.SERVER else family
+    return _SERVED_OTHERWISE.get(name, family) if family.topology is Topology.SERVER else family
 
 
 def _via(name: str, items: list[str]) -> str | None:

@@ -19,13 +19,19 @@ from netoffload.lab.training import models
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.data_spec import SampleShape, Tokens
 from netoffload.lab.training.networks import FullyConnected, cross_entropy
-from netoffload.methods import Way
+from netoffload.methods import Topology
 from netoffload.methods.buckets import cut
 
 BASE_OCTETS: Final = 500_000_000
 """Memory of Python, torch, Numba's kernels and MPI in one rank."""
 
-TRANSIENT: Final = {Way.RING: 0, Way.AGGREGATOR: 0, Way.GATHER: 3, Way.SERVER: 3, Way.PAYLOAD_RING: 1}
+TRANSIENT: Final = {
+    Topology.RING: 0,
+    Topology.AGGREGATOR: 0,
+    Topology.GATHER: 3,
+    Topology.SERVER: 3,
+    Topology.PAYLOAD_RING: 1,
+}
 """Vectors as long as a bucket that summing it needs beside the bucket: payloads, a decoded one, the sum."""
 
 
@@ -48,13 +54,13 @@ def check_memory(runs: Sequence[TrainSettings]) -> int:
 def rank_octets(run: TrainSettings) -> tuple[int, int]:
     """Return about how many octets a worker needs, and an aggregator or a server."""
     sizes = run.model_spec.layer_sizes(run.sample_shape)
-    count, way, spec = sum(sizes), run.spec.way, run.spec
+    count, topology, spec = sum(sizes), run.spec.topology, run.spec
     buckets = cut(sizes, run.bucket_mb * 1e6)
     largest = max((sum(sizes[layer] for layer in bucket) for bucket in buckets), default=count)
     state = count * run.optimizer_spec.vectors
-    worker = 2 * count + TRANSIENT[way] * largest + count * (run.error_feedback + 2 * (spec.short == "pqasgd"))
-    server = 2 * count + (run.nodes + 2) * largest * (way is Way.SERVER)
-    if way is Way.AGGREGATOR:
+    worker = 2 * count + TRANSIENT[topology] * largest + count * (run.error_feedback + 2 * (spec.short == "pqasgd"))
+    server = 2 * count + (run.nodes + 2) * largest * (topology is Topology.SERVER)
+    if topology is Topology.AGGREGATOR:
         server += state
     else:
         worker += state

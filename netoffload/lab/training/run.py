@@ -33,7 +33,7 @@ from netoffload.lab.training.dataset import Dataset, save
 from netoffload.lab.training.memory import check_memory
 from netoffload.lab.training.outcome import Parts, RankOutcome, Step, check_traffic, with_coded
 from netoffload.lab.training.plan import BASELINES, NO_OUTPUTS, Outputs, Planned, plan_runs
-from netoffload.methods import Way
+from netoffload.methods import Topology
 
 START_S: Final = 120.0
 """Time allowed for a run's start and end: importing torch on all ranks of a small machine takes seconds."""
@@ -236,7 +236,7 @@ def make_record(
     outcomes: Sequence[RankOutcome],
 ) -> Record:
     """Make the record from the results of the ranks."""
-    has_weights = settings.spec.way is not Way.SERVER
+    has_weights = settings.spec.topology is not Topology.SERVER
     check_replicas([outcome for outcome in outcomes if outcome.is_worker or has_weights])
     first = outcomes[0]
     if first.traffic is None or first.learning is None or first.versions is None:

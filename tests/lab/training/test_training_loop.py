@@ -24,7 +24,7 @@ from netoffload.lab.training.models import MODELS
 from netoffload.lab.training.networks import FullyConnected
 from netoffload.lab.training.outcome import Parts
 from netoffload.lab.training.replica import Replica
-from netoffload.methods import Bucket, Member, Way, method_for
+from netoffload.methods import Bucket, Member, Topology, method_for
 from netoffload.methods.payloads import PayloadRingReducer
 from netoffload.torch.staging import Staged, StagedSparse
 from netoffload.transport import Request
@@ -263,7 +263,7 @@ def test_a_wrong_number_of_ranks_or_no_codec_is_refused() -> None:
 def test_one_of_every_system_of_the_papers_can_be_asked_for() -> None:
     runs = [TrainSettings(name) for name in expand(["papers", "inc"], MODELS["cnn"].thresholds)]
     assert len(runs) == len({run.method for run in runs}) == len(PAPERS)
-    assert {run.spec.way for run in runs} == set(Way)
+    assert {run.spec.topology for run in runs} == set(Topology)
     assert get("qgt", threshold=MODELS["cnn"].thresholds["qgt"]) in [run.spec.compressor for run in runs]
 
 
