@@ -64,6 +64,7 @@ def streams() -> Iterator[bytes]:
     normal = rng.normal(0, 1, 400).astype("<f4")
     for count in range(8, 22):  # an integer among the first words; limits of odd ones and of text
         yield normal[:count].tobytes() + b"\x07\0\0\0" + normal.tobytes()
+        yield bytes(40 * count) + normal[:120].tobytes()
         yield normal[:20].tobytes() + b"\0\0\0\x60" * count + normal.tobytes()
         yield normal[:20].tobytes() + b"\0\0\0\x3d" * (count + 18) + normal.tobytes()
         yield np.where((np.arange(400) % 2 == 0) | (np.arange(400) < 2 * count), normal, 0).astype("<f4").tobytes()

@@ -251,6 +251,13 @@ def test_mailbox_reads_and_drops_what_was_sent_to_a_context_that_has_ended() -> 
     assert str(request.error) == "over as well"
 
 
+def test_a_mailbox_that_failed_keeps_no_receive() -> None:
+    box, request = Mailbox(), Request()
+    box.post(Receive(source=None, tag=2, into=memoryview(bytearray(8)), request=request))
+    box.fail(CollectiveError("over"))
+    assert (str(request.error), box.posted) == ("over", [])
+
+
 def test_a_request_says_what_arrived_and_raises_its_error_every_time() -> None:
     done = Request.done(Arrival(3, 9, 5))
     assert done.test()
