@@ -1,6 +1,6 @@
 """DiLoCo with sparse outer steps, for slow links: a small GPT learns to write Python's manual.
 
-torchrun --nproc-per-node 4 examples/diloco.py          # chunked-topk, every 6 steps
+torchrun --nproc-per-node 4 examples/diloco.py          # chunked-topk, every 4 steps
 torchrun --nproc-per-node 4 examples/diloco.py --ddp    # torch's DDP over gloo, to compare
 """
 
@@ -21,8 +21,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--ddp", action="store_true", help="torch's DDP over gloo")
 parser.add_argument("--steps", type=int, default=4000)
 parser.add_argument("--rate", type=float, default=8e-3, help="highest learning rate of AdamW")
-parser.add_argument("--every", type=int, default=6, help="steps of a rank's own between two common ones")
-parser.add_argument("--compressor", default="chunked-topk:k=64,decay=1")
+parser.add_argument("--every", type=int, default=4, help="steps of a rank's own between two common ones")
+parser.add_argument("--compressor", default="chunked-topk:k=48,decay=1")
 parser.add_argument("--outer", type=float, default=1.0, help="learning rate of the outer steps")
 parser.add_argument("--momentum", type=float, default=0.3, help="Nesterov's, of the outer steps")
 parser.add_argument("--seed", type=int, default=0)
