@@ -7,7 +7,7 @@ the kernels writes and reads escapes one by one.
 from typing import Final, NamedTuple
 
 from netoffload.codec.bursts import MALFORMED
-from netoffload.codec.scalar import MAGNITUDE_BITS, ROUNDER, SCALE16, decode16
+from netoffload.codec.scalar import MAGNITUDE_BITS, ROUNDER, SCALE16, UNIT16, decode_short
 from netoffload.compiled.arrays import Stretch, Uint8Array
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import (
@@ -67,7 +67,7 @@ def get_escapes(payload: Stretch, escapes_at: int, in16: int, in32: int, target:
     if at + 2 * popcount_u64(in16) + 4 * popcount_u64(in32) > payload.at + payload.length:
         return MALFORMED
     while in16:
-        word = decode16(load_u16(octets, at))
+        word = decode_short(load_u16(octets, at), UNIT16)
         store_u32(target, target_at + 4 * trailing_zeros(in16), word)
         at += 2
         in16 &= in16 - 1

@@ -12,10 +12,9 @@ import numpy as np
 
 from netoffload.codec.bursts import LANES, TAGS_LEN
 from netoffload.codec.reference import TAG_OCTETS, Oracle, compress_bounded, pack
-from netoffload.codec.scalar import UNIT16
+from netoffload.codec.scalar import UNIT16, decode_short
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
 from netoffload.compiled.octets import (
-    float32_bits,
     load_u16,
     load_u32,
     popcount_u64,
@@ -71,16 +70,12 @@ def decode_burst(
     for lane in range(LANES):
         tag = tags >> 2 * lane & 3
         code = _word(payload[at : at + TAG_OCTETS[tag]].tolist())
-        store_u32(
-            target, target_at + 4 * lane, code if tag == 3 else _short(code << 8 if tag == 1 else code, tag, unit8)
-        )
+        if tag == 1:  # read as a 16-bit form without its low octet
+            code = decode_short(code << 8, unit8)
+        elif tag == 2:
+            code = decode_short(code, UNIT16)
+        store_u32(target, target_at + 4 * lane, code)
         at += TAG_OCTETS[tag]
-
-
-def _short(code: int, tag: int, unit8: np.float32) -> int:
-    """Return the float32 bits of a 16-bit form, or of an 8-bit form in the upper of two octets."""
-    sign = code >> 15
-    return float32_bits(np.float32(((code & 0x7FFF) ^ -sign) + sign) * (unit8 if tag == 1 else UNIT16))
 
 
 def burst_rounder(oracle: Oracle) -> Callable[..., None]:
@@ -145,7 +140,7 @@ def decode_codes(codes: int, mask: int, unit8: np.float32, target: Uint8Array, t
     """Store the floats of a packed burst; return which are escapes to 16 bits, and above them to 32."""
     octets = _octets(spread(codes, mask))
     for lane, octet in enumerate(octets):
-        store_u32(target, target_at + 4 * lane, _short(octet << 8, 1, unit8))
+        store_u32(target, target_at + 4 * lane, decode_short(octet << 8, unit8))
     return _mask([octet == 0x80 for octet in octets]) | (_mask([octet == 0 for octet in octets]) & mask) << LANES
 
 

@@ -94,10 +94,10 @@ def unit8_of(form: Tagged) -> Callable[[int], np.float32]:
 
 
 @inline_kernel
-def decode16(code: int) -> int:
-    """Return the float32 bits of a code of the 16-bit form (Algorithm 3)."""
+def decode_short(code: int, unit: np.float32) -> int:
+    """Return the float32 bits of a sign and 15 bits of magnitude in ``unit`` (Algorithm 3)."""
     # A magnitude is a fixed-point fraction; converting an integer to a float finds its leading one and moves it to the
     # hidden bit. The integer carries the sign. So a magnitude of 0, which the paper leaves open, becomes +0 for either
     # sign.
     sign = code >> 15
-    return float32_bits(np.float32(((code & 0x7FFF) ^ -sign) + sign) * UNIT16)
+    return float32_bits(np.float32(((code & 0x7FFF) ^ -sign) + sign) * unit)

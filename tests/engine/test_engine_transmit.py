@@ -305,13 +305,3 @@ def test_segments_that_echo_congestion_are_compressed_and_not_merged_with_others
     delivered = peer.from_wire(frames)
     headers = [tcp_of(frame)[0] for frame in delivered]
     assert [header.flags & 0x40 for header in headers] == [0, 0x40]
-
-
-def test_what_follows_a_part_sent_again_is_looked_at_from_its_own_first_octet() -> None:
-    nic = make_nic()
-    text = b"A sentence is not an array of floats. " * 40
-    nic.from_host(make_segment(GRADIENT[:1200], seq=FIRST))
-    nic.from_host(make_segment(GRADIENT[800:2400], seq=FIRST + 800))
-    assert nic.counters[Counter.TX_REJUDGED] == 0
-    nic.from_host(make_segment(GRADIENT[2000:2400] + text, seq=FIRST + 2000))
-    assert nic.counters[Counter.TX_REJUDGED] == 1

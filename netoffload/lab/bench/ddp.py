@@ -51,14 +51,20 @@ QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
 @dataclass(frozen=True)
-class Findings(Finding):
-    """Everything that was measured; ``failed`` has the contenders without a result, and why."""
+class Conditions(Finding):
+    """Under what all contenders were measured."""
 
     configuration: dict[str, Any]
     rate_bps_measured: float
     load_1min: float
     cpu: str
     versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Findings(Conditions):
+    """Everything that was measured; ``failed`` has the contenders without a result, and why."""
+
     failed: dict[str, str | None]
     results: list[DdpResult]
 
@@ -84,15 +90,9 @@ class Findings(Finding):
 
 
 @dataclass(frozen=True)
-class Race(Finding):
+class Race(Conditions):
     """The contenders' ways to an accuracy."""
 
-    configuration: dict[str, Any]
-    rate_bps_measured: float
-    load_1min: float
-    cpu: str
-    versions: dict[str, str]
-    failed: dict[str, str | None]
     results: list[RaceResult]
 
     @property
@@ -111,8 +111,6 @@ class Race(Finding):
         if best := next((row for row in rows if row.what in TORCHS and row.is_reached), None):
             later = [row.what for row in rows[rows.index(best) :] if row.what not in TORCHS]
             yield f"later than {best.what}, the fastest of torch's: {', '.join(later) or 'none of ours'}"
-        for name, reason in self.failed.items():
-            yield f"{name}: missing: {reason}"
 
     def draw(self, path: Path) -> None:
         """Draw accuracies over seconds and over octets."""
@@ -177,7 +175,7 @@ class Ddp:
         }
         if asked.until is not None:
             configuration |= {"until": asked.until, "every": asked.every, "factors": asked.factors}
-            return Race(configuration, failed={}, results=list(self._records[0].raced), **common)
+            return Race(configuration, results=list(self._records[0].raced), **common)
         found = compared(self._records)
         failed = {name: reason for name in self._names if name not in [row.what for row in found]}
         return Findings(configuration | {"repeat": asked.repeat}, failed=failed, results=found, **common)

@@ -148,9 +148,10 @@ RACERS: Final = (
     *("gloo", "fp16", "powersgd", "powersgd_2", "powersgd_4", "inline_packed", "inline_packed_ef"),
     *("inline_exact", "pqasgd", "diloco"),
 )
-"""The contenders of ``bench ddp --until``; the first five are torch's."""
+"""The contenders of ``bench ddp --until``."""
 
-TORCHS: Final = frozenset(RACERS[:5])
+TORCHS: Final = frozenset(name for name, hook in DDP_HOOKS.items() if hook.hook in ("none", "fp16", "powersgd"))
+"""Those that are torch's own."""
 
 SETUP_S: Final = 60.0
 """Time for starting ranks, drawing gradients and comparing answers."""

@@ -5,7 +5,8 @@ them, and our hook sends exact values. Before a step all ranks meet in a barrier
 wires. The slowest rank's time counts. If replicas differ in a bit between ranks, no time is reported.
 
 In a *race* one replica after the other trains whole, until its accuracy on the test set is high enough. Its time is
-that between two barriers, with drawing batches and without measuring accuracies.
+that between two barriers, with drawing batches and without measuring accuracies. The accuracy is that of rank 0's
+replica. A learning rate with which a trial ends in an error counts as one that learns nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, Final
 
 from netoffload.compiled.programs import end_at_once
 from netoffload.config import ENV_METER
-from netoffload.errors import ReplicaError, RunError
+from netoffload.errors import NetOffloadError, ReplicaError, RunError
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpHook, DdpRecord, DdpResult, RacePoint, RaceResult
 from netoffload.lab.results import read_file
@@ -106,11 +107,15 @@ def race(job: RankJob, names: list[str], until: float, every: int, factors: list
                 replace(settings, learning_rate=rate), samples, DDP_HOOKS[name], job.bound_k, (steps, every, until)
             )
 
-        tried = {usual: 0.0}
+        tried = dict[float, float]()
         if len(factors) > 1:
             apart, steps = held_out(dataset), max(1, settings.iterations // 4)
-            tried = {usual * one: run(usual * one, apart, steps, 2.0)[-1].accuracy for one in factors}
-        best = max(tried, key=tried.__getitem__)
+            for rate in (usual * one for one in factors):
+                try:
+                    tried[rate] = run(rate, apart, steps, 2.0)[-1].accuracy
+                except (NetOffloadError, RuntimeError):  # all ranks raise, from a hook as RuntimeError
+                    tried[rate] = 0.0
+        best = max(tried, key=tried.__getitem__, default=usual * factors[0])
         curve = run(best, dataset, settings.iterations, until)
         end = curve[-1]
         results.append(
@@ -140,7 +145,7 @@ def held_out(dataset: Dataset) -> Dataset:
 def _run(
     settings: TrainSettings, dataset: Dataset, hook: DdpHook, bound_k: int | None, limits: tuple[int, int, float]
 ) -> list[RacePoint]:
-    """Train a replica and return its accuracies. ``limits``: steps at most, steps between two, the highest accuracy."""
+    """Train a replica and return its accuracies. ``limits``: steps in all, steps between two, the accuracy to reach."""
     steps, every, until = limits
     replica = ddp.DdpReplica(settings, dataset, hook.hook, _options(hook, bound_k))
     curve, done, time_s, octets, accuracy = list[RacePoint](), 0, 0.0, 0, 0.0
@@ -150,13 +155,12 @@ def _run(
         for _ in range(min(every, steps - done)):
             replica.step()
             done += 1
-        if done == steps:
-            replica.finish()
         ddp.barrier()
         time_s, octets = time_s + time.perf_counter() - start_s, octets + _wire_octets() - before
         accuracy = ddp.gathered(replica.accuracy(dataset) if ddp.rank() == 0 else 0.0)[0]
         curve.append(RacePoint(done, time_s, octets, accuracy))
-    if done == steps and len(set(ddp.gathered(replica.digest()))) > 1:
+    replica.finish()
+    if len(set(ddp.gathered(replica.digest()))) > 1:
         raise ReplicaError(f"{hook.hook}: the replicas differ")
     replica.close()
     return curve

@@ -8,18 +8,13 @@ import os
 import runpy
 import sys
 
-from netoffload import control
 from netoffload.config import ENV_METER
+from netoffload.lab.testbed.build import octets_on_wires
 
-
-def wire_octets() -> int:
-    """Return the octets that all nodes have sent."""
-    return sum(int(node["tx_octets"]) for node in control.request(os.environ[ENV_METER], "wires")["nodes"])
-
-
+meter = os.environ[ENV_METER]
 is_first = os.environ.get("RANK", "0") == "0"
-octets = wire_octets() if is_first else 0
+octets = octets_on_wires(meter) if is_first else 0
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 if is_first:
-    print(f"{wire_octets() - octets:,} octets on the wires", flush=True)
+    print(f"{octets_on_wires(meter) - octets:,} octets on the wires", flush=True)
