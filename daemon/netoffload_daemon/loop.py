@@ -14,7 +14,7 @@ import numpy as np
 
 from netoffload.compiled import syscalls
 from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.jit import inline_kernel, kernel, merged_kernel
 from netoffload.compiled.octets import whole
 from netoffload.engine import nic as engine
 from netoffload.engine.counters import Counter
@@ -167,7 +167,7 @@ def _from_wire(settings: LoopSettings, port: Port) -> None:
     _deliver_rebuilt(settings, port)
 
 
-@inline_kernel
+@merged_kernel
 def _take(frame: Uint8Array, length: int, settings: LoopSettings, port: Port) -> None:
     """Receive one frame, or one block of a bundle; write to the host the frames that must leave now."""
     before = syscalls.now_ns(port.clock)
@@ -214,7 +214,7 @@ def _deliver(frame: Uint8Array, length: int, settings: LoopSettings, port: Port)
         break
 
 
-@inline_kernel
+@merged_kernel
 def _to_wire(takes_from_host: bool, settings: LoopSettings, port: Port) -> None:
     """Send the waiting frames, then the host's next ones.
 

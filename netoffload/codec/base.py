@@ -7,7 +7,7 @@ import numpy as np
 from netoffload.codec import kernels
 from netoffload.codec.reference import Oracle
 from netoffload.codec_specs import SPECS, CodecId, CodecSpec
-from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.arrays import Float32Array, Uint8Array, readable
 from netoffload.config import check_bound_k
 from netoffload.errors import CodecError, UsageError
 
@@ -38,7 +38,7 @@ class Codec:
         check_bound_k(bound_k)
         capacity = -(-values.size // kernels.LANES) * kernels.MAX_BURST_PAYLOAD
         target = np.empty(capacity + kernels.ENCODE_SLACK, np.uint8)
-        source = values.reshape(-1).view(np.uint8)
+        source = readable(values.reshape(-1).view(np.uint8))
         classes = np.zeros(4, np.int64)
         _, length = kernels.encode_fit(
             int(self.codec_id), source, 0, values.size, bound_k, target, 0, capacity, classes
@@ -63,7 +63,7 @@ class Codec:
         check_bound_k(bound_k)
         target = np.empty_like(values) if out is None else out
         _check_values(target)
-        words = values.reshape(-1).view(np.uint32)
+        words = readable(values.reshape(-1).view(np.uint32))
         kernels.round_trip(int(self.codec_id), words, bound_k, target.reshape(-1).view(np.uint32))
         return target
 

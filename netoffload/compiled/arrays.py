@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+Array = TypeVar("Array", bound=np.generic)
 
 Float32Array = npt.NDArray[np.float32]
 """A vector, a gradient, a segment's values."""
@@ -33,6 +35,22 @@ Int64Array = npt.NDArray[np.int64]
 
 BoolArray = npt.NDArray[np.bool_]
 """Choices, one per element."""
+
+
+class _Unlocked:
+    """A read-only array's memory as an array of the type that kernels are compiled for."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self.array = array  # the new array refers to this object, which keeps the memory
+        self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
+
+
+def readable(array: npt.NDArray[Array]) -> npt.NDArray[Array]:
+    """Return a view that a kernel may take, and may only read.
+
+    To Numba a read-only array has another type: the kernel, and all that it calls, would be compiled once more.
+    """
+    return array if array.flags.writeable else np.asarray(_Unlocked(array))
 
 
 class Stretch(NamedTuple):

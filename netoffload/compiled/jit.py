@@ -157,6 +157,14 @@ def inline_kernel(function: F) -> F:
     return _compiled(function, cache=CACHE_DIR is not None, forceinline=True)
 
 
+def merged_kernel(function: F) -> F:
+    """Like :func:`inline_kernel`, for a thin function over large ones: it becomes a part of its caller before LLVM.
+
+    Any other kernel is a library of its own, for which LLVM optimises all that it calls once more.
+    """
+    return _compiled(function, cache=CACHE_DIR is not None, inline="always")
+
+
 def inlined_with(function: F) -> F:
     """Compile a function that takes another kernel as an argument: inlined into each caller, and cached with it."""
     return _compiled(function, forceinline=True)

@@ -25,7 +25,7 @@ import numpy as np
 
 from netoffload.codec_specs import CodecId
 from netoffload.compiled.arrays import Int64Array, Uint8Array
-from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.jit import inline_kernel, kernel, merged_kernel
 from netoffload.compiled.syscalls import MUTEX_WORDS, mutex_lock, mutex_unlock
 from netoffload.config import BOUND_K_DEFAULT, TOS_COMPRESS, TOS_MASK
 from netoffload.engine import lent, network, promises
@@ -129,7 +129,7 @@ def _draw_random() -> Int64Array:
     return words
 
 
-@inline_kernel
+@merged_kernel
 def from_host(nic: NicState, frame: Uint8Array, length: int, now_ns: int, wire: Uint8Array) -> int:
     """Take one frame of the host; return how many wire frames it became (0: it is dropped), or ``transmit.FORWARD``.
 
@@ -231,7 +231,7 @@ def part_len(nic: NicState) -> int:
     return nic.cursor[FRAME_LEN]
 
 
-@inline_kernel
+@merged_kernel
 def from_wire(nic: NicState, frame: Uint8Array, length: int, now_ns: int) -> int:
     """Take one part of a frame of the wire; return the length of a frame that crosses, ``TAKEN`` or ``REFUSED``.
 

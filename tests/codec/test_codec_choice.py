@@ -24,7 +24,7 @@ def test_a_lesser_cpu_gets_lesser_kernels(cpu: str, kernel: str, tmp_path: Path)
         "NUMBA_CACHE_DIR": str((CACHE_DIR or tmp_path) / cpu),  # what others compiled is of no use, and stays apart
     }
     program = str(Path(__file__).with_name("programs") / "round_trips.py")
-    codecs = ("inceptionn", "bounded", "packed") if NIGHT else ("packed",)
+    codecs = ("inceptionn", "bounded", "packed", "exact") if NIGHT else ("packed",)
     done = python(program, *codecs, env=environment, timeout_s=120)
     assert (done.stdout, done.stderr) == (f"{kernel}\n", "")
 

@@ -1,5 +1,7 @@
 """The whole-array interface, the registry, and the codecs' promises about values."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from netoffload import config
 from netoffload.codec import CODECS, by_id, get, kernels
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import CodecError, UsageError
 
 INCEPTIONN = get("inceptionn")
@@ -43,6 +46,20 @@ def test_a_burst_by_hand() -> None:
     values = np.array([0, 0.03, 0, 0, -0.5, 0, 0, 1.5], np.float32)
     payload = INCEPTIONN.encode(values, 10)
     assert payload.tobytes().hex() == "04c2" + "03" + "00c0" + "0000c03f"
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="looks at what is compiled")
+def test_values_that_may_not_be_written_compile_no_kernel_anew() -> None:
+    values = np.array([0, 0.03, -0.5, 1.5], np.float32)
+    payload, rounded = INCEPTIONN.encode(values, 10), INCEPTIONN.round_trip(values, 10)
+    compiled: list[Any] = [kernels.encode_fit, kernels.round_trip]
+    before = [len(one.signatures) for one in compiled]
+    read_only = np.frombuffer(values.tobytes(), np.float32)
+    for one in (read_only, read_only[1:], read_only[:0]):
+        assert INCEPTIONN.round_trip(one, 10).tobytes() == INCEPTIONN.round_trip(one.copy(), 10).tobytes()
+    assert INCEPTIONN.encode(read_only, 10).tobytes() == payload.tobytes()
+    assert INCEPTIONN.round_trip(read_only, 10).tobytes() == rounded.tobytes()
+    assert [len(one.signatures) for one in compiled] == before
 
 
 @given(st.lists(finite, max_size=30), st.integers(1, 16))

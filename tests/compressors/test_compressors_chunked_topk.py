@@ -35,10 +35,10 @@ def test_payload_and_values_are_the_oracles(k: int, chunk: int) -> None:
 
 
 def test_a_chunk_of_4096_values_takes_84_octets() -> None:
-    method, layout = ChunkedTopK(), Layout.flat(100 * 4096)
+    method, layout = ChunkedTopK(), Layout.flat(3 * 4096)
     state = method.make_state(layout)
     values = np.random.default_rng(1).standard_normal(layout.count, np.float32)
-    assert method.wire_size(values, state) == method.encode(values, state).size == HEADER_OCTETS + 8 + 100 * 84
+    assert method.wire_size(values, state) == method.encode(values, state).size == HEADER_OCTETS + 8 + 3 * 84
 
 
 def test_what_stays_is_sent_later_and_fades() -> None:
@@ -50,8 +50,9 @@ def test_what_stays_is_sent_later_and_fades() -> None:
         assert state.residual is not None
         np.testing.assert_array_equal(state.residual, np.float32(decay) * (values - sent))
     state = (method := ChunkedTopK(5, 64, 1.0)).make_state(LAYOUT)
-    total = sum(method.decode(method.encode(values, state), LAYOUT).astype(np.float64) for _ in range(200))
-    assert np.abs(total / 200 - values).max() < 0.1
+    calls = 60
+    total = sum(method.decode(method.encode(values, state), LAYOUT).astype(np.float64) for _ in range(calls))
+    assert np.abs(total / calls - values).max() < 0.1
 
 
 def damaged(body: Uint8Array, at: int, octets: bytes) -> Uint8Array:

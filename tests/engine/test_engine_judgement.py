@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.arrays import Uint8Array, readable
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine import judgement
 from netoffload.engine.judgement import FLOATS, JUDGE_FIELDS, NOT_FLOATS, UNDECIDED
@@ -43,7 +43,7 @@ WORDS_OF_INTEREST = (
 
 def judge(octets: bytes | Octets, start: int = 0, cuts: tuple[int, ...] = ()) -> int:
     """Return the verdict on what follows ``start``, in segments that end after so many octets."""
-    array = np.frombuffer(octets, np.uint8)
+    array = readable(np.frombuffer(octets, np.uint8))
     row = np.zeros(JUDGE_FIELDS, np.int64)
     length = len(array) - start
     begin = 0
@@ -92,7 +92,7 @@ def streams() -> Iterator[bytes]:
 @pytest.mark.slow
 def test_agrees_with_the_oracle() -> None:
     said = set()
-    for stream in itertools.islice(streams(), 0, None, 4 if JIT_DISABLED else 1):
+    for stream in itertools.islice(streams(), 0, None, 7 if JIT_DISABLED else 1):
         expected = oracle.judge(stream)
         assert judge(stream) == expected, stream.hex(" ", 4)
         said.add(expected)
@@ -141,6 +141,7 @@ def test_few_values_among_zeros_are_not_enough() -> None:
     assert judge(values.tobytes()) == UNDECIDED
 
 
+@real_data
 def test_files_are_not_floats() -> None:
     streams = corpus.others()
     for name, stream in streams.items():
@@ -152,6 +153,7 @@ def test_files_are_not_floats() -> None:
                 assert judge(stream, start) != FLOATS, (name, start)
 
 
+@real_data
 def test_arrays_are_floats() -> None:
     for name, array in corpus.floats().items():
         octets = np.asarray(array, "<f4").tobytes()
@@ -241,7 +243,7 @@ def test_is_all_zero(length: int) -> None:
 
 
 def is_implausible(octets: bytes | Octets, at: int = 0) -> bool:
-    array = np.frombuffer(octets, np.uint8)
+    array = readable(np.frombuffer(octets, np.uint8))
     return bool(judgement.is_implausible(array, at, (len(array) - at) // 4))
 
 
@@ -269,7 +271,7 @@ def strays() -> Iterator[bytes]:
 
 def test_what_follows_floats_agrees_with_the_oracle() -> None:
     said = set()
-    for stream in strays():
+    for stream in itertools.islice(strays(), 0, None, 7 if JIT_DISABLED else 1):
         expected = oracle.is_implausible(stream)
         assert is_implausible(stream) == expected, stream[:80].hex(" ", 4)
         assert is_implausible(bytes(3) + stream, 3) == expected

@@ -14,6 +14,8 @@ LITTLE = 400
 VALUES = np.random.default_rng(24).normal(0, 2e-3, LARGE // 4).astype(np.float32)
 SENT = VALUES.tobytes()
 
+compiled = pytest.mark.skipif(JIT_DISABLED, reason="codes megabytes")
+
 
 class Host:
     """A host behind a wire of jumbo frames."""
@@ -48,7 +50,7 @@ class Host:
         return limit
 
 
-@pytest.mark.skipif(JIT_DISABLED, reason="codes some 10 MB")
+@compiled
 @pytest.mark.parametrize("in_udp", [False, True])
 def test_the_limit_goes_down_step_by_step(in_udp: bool) -> None:
     host = Host(in_udp)
@@ -69,6 +71,7 @@ def test_the_limit_goes_down_step_by_step(in_udp: bool) -> None:
     assert host.nic.counts()["tx_path_limits"] == len(STEPS)
 
 
+@compiled
 def test_the_first_step_is_below_what_failed() -> None:
     host = Host(mtu=1500)
     for _ in range(FAILS_MAX):
@@ -76,6 +79,7 @@ def test_the_first_step_is_below_what_failed() -> None:
     assert host.limit == 1280
 
 
+@compiled
 def test_a_large_block_that_arrives_clears_all() -> None:
     host = Host()
     for _ in range(3):
@@ -106,6 +110,7 @@ def test_small_blocks_say_nothing() -> None:
     assert host.limit is None
 
 
+@compiled
 def test_while_nothing_arrives_nothing_follows_from_it() -> None:
     host = Host()
     host.send()
@@ -116,6 +121,7 @@ def test_while_nothing_arrives_nothing_follows_from_it() -> None:
     assert host.limit is None
 
 
+@compiled
 def test_what_was_sent_again_elsewhere_says_nothing() -> None:
     host = Host()
     for _ in range(3 * FAILS_MAX):
@@ -127,6 +133,7 @@ def test_what_was_sent_again_elsewhere_says_nothing() -> None:
     assert host.limit is None
 
 
+@compiled
 def test_a_limit_is_forgotten_after_ten_minutes() -> None:
     host = Host()
     for _ in range(FAILS_MAX):

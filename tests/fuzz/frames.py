@@ -23,7 +23,7 @@ from netoffload.codec.bursts import DECODE_SLACK
 from netoffload.codec.kernels import is_lossless
 from netoffload.compiled.arrays import BoolArray, Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, put_be16, put_be32
-from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.jit import inline_kernel, kernel, merged_kernel
 from netoffload.compiled.octets import copy_octets
 from netoffload.compiled.syscalls import MUTEX_WORDS
 from netoffload.config import BOUND_K_MAX, TOS_MASK
@@ -274,7 +274,7 @@ def _sends_possible_segments(memory: Memory) -> bool:
     return True
 
 
-@inline_kernel
+@merged_kernel
 def _connect(handshakes: Uint8Array, verdict: int, promise: int, outcome: BoolArray, memory: Memory) -> None:
     """Forget all flows and let the host connect, over both families, to a peer that decodes every codec.
 
@@ -306,7 +306,7 @@ def _accounted(counters: Counters, outcome: BoolArray) -> int:
     return total
 
 
-@inline_kernel
+@kernel
 def _receive(frame: Uint8Array, length: int, outcome: BoolArray, memory: Memory) -> bool:
     """Give a frame to receive as the loop does; return whether each of its parts is counted exactly once."""
     nic = memory.nic
@@ -339,7 +339,7 @@ def _has_possible_segments(nic: NicState) -> bool:
     return True
 
 
-@inline_kernel
+@merged_kernel
 def _come_back(frames: int, outcome: BoolArray, memory: Memory) -> bool:
     """Whether the wire frames of one transmit lie in their buffer, and receive takes every block."""
     if frames == FORWARD or frames == 0:
@@ -374,7 +374,7 @@ def _gather(pieces: int, memory: Memory) -> int:
     return length
 
 
-@inline_kernel
+@merged_kernel
 def _takes_blocks(frame: Uint8Array, length: int, blocks: int, outcome: BoolArray, memory: Memory) -> bool:
     """Whether receive takes all blocks of a frame that transmit has made, or a damaged SYN has removed their flow."""
     before = memory.nic.counters[Counter.RX_BLOCKS] + memory.nic.counters[Counter.DROP_UNKNOWN_FLOW]

@@ -108,9 +108,11 @@ def test_a_program_may_hide_numba_before_its_first_call() -> None:
 
 def test_who_dies_is_named_by_ranks_that_have_no_connection_to_it_and_make_no_call() -> None:
     victim = 2
+    make_no_call = threading.Barrier(SIZE)
 
     def body(exchange: TcpExchange) -> bool:
-        barrier(exchange)
+        barrier(exchange)  # who has left it may not die while another rank is still in it
+        make_no_call.wait(timeout=60)
         if exchange.rank == victim:
             die(exchange)
             return False

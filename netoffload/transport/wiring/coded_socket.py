@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
+from netoffload.compiled.arrays import readable
 from netoffload.errors import CollectiveError
 from netoffload.transport.wiring import chunks
 from netoffload.transport.wiring.chunks import CODED_FLOATS, Fault
@@ -61,7 +62,7 @@ class CodedSocket(socket.socket):
         """
         coding = self.coding
         if not coding.state[chunks.OUT_FLOATS]:
-            source = np.frombuffer(memoryview(data), np.uint8)
+            source = readable(np.frombuffer(memoryview(data), np.uint8))
             start_ns = time.perf_counter_ns()
             chunks.pack(coding, source, 0, min(source.size // FLOAT_OCTETS, CODED_FLOATS))
             coding.state[chunks.CODED_NS] += time.perf_counter_ns() - start_ns
