@@ -19,16 +19,17 @@ from netoffload.torch import CompressionState, Outer, Periodic
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--ddp", action="store_true", help="torch's DDP over gloo")
-parser.add_argument("--steps", type=int, default=4000)
-parser.add_argument("--rate", type=float, default=8e-3, help="highest learning rate of AdamW")
+parser.add_argument("--steps", type=int, default=8000)
+parser.add_argument("--rate", type=float, help="highest learning rate of AdamW; default: what serves each way best")
 parser.add_argument("--every", type=int, default=4, help="steps of a rank's own between two common ones")
 parser.add_argument("--compressor", default="chunked-topk:k=48,decay=1")
 parser.add_argument("--outer", type=float, default=1.0, help="learning rate of the outer steps")
-parser.add_argument("--momentum", type=float, default=0.3, help="Nesterov's, of the outer steps")
+parser.add_argument("--momentum", type=float, default=0.2, help="Nesterov's, of the outer steps")
 parser.add_argument("--seed", type=int, default=0)
 asked = parser.parse_args()
 
-WIDTH, LENGTH, BATCH, WARM = 64, 64, 4, 100
+WIDTH, LENGTH, BATCH, WARM = 64, 64, 4, 300
+RATE = asked.rate or (12e-3 if asked.ddp else 20e-3)
 
 
 class Gpt(nn.Module):
@@ -73,7 +74,7 @@ def batches() -> Iterator[torch.Tensor]:
 
 
 model = Gpt()
-inner = torch.optim.AdamW(model.parameters(), asked.rate, betas=(0.9, 0.99), weight_decay=0.1)
+inner = torch.optim.AdamW(model.parameters(), RATE, betas=(0.9, 0.99), weight_decay=0.1)
 schedule = torch.optim.lr_scheduler.LambdaLR(
     inner, lambda step: min(1, (step + 1) / WARM) * (1 + math.cos(math.pi * step / asked.steps)) / 2
 )

@@ -4,6 +4,7 @@ import gc
 import itertools
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # MPICH's waiting ranks call sched_yield without pause. With more ranks than cores, Linux 6.18 then starves everything
 # else for minutes ("workqueue lockup"). Ranks that sleep between polls leave the cores to whoever has work.
 os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
+
+# Background jobs of a shell ignore Ctrl-C, and what they start inherits that; it does not inherit a handler.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What is imported stays until the end: a collector that looks through all of it costs a tenth of the time of all tests.
 gc.disable()

@@ -197,10 +197,15 @@ def test_each_direction_is_measured_with_as_many_streams_as_fill_it(
     with Testbed(make_plan(TestbedSettings(3, nic=None, links=parse_links("20mbit/10mbit")), run_id)) as bed:
         assert any(bed.rate_bps_measured == pytest.approx(rate_bps, rel=0.05) for rate_bps in (20e6, 10e6))
         monkeypatch.setattr(build, "ATTEMPTS", 3)
+
+        def refusal() -> str:
+            with pytest.raises(TestbedError) as refused:
+                build.check_rate(bed, print)
+            return str(refused.value)
+
         for wrong, said in (("15mbit/10mbit", "asked for 15 Mb/s"), ("20mbit/12mbit", "asked for 12 Mb/s")):
             bed.plan = dataclasses.replace(bed.plan, settings=TestbedSettings(3, nic=None, links=parse_links(wrong)))
-            with pytest.raises(TestbedError, match=said):
-                build.check_rate(bed, print)
+            assert any(said in refusal() for _ in range(5))  # a busy machine may be further off in the other direction
 
 
 def test_a_node_is_a_host_of_its_own(plain_bed: Testbed) -> None:

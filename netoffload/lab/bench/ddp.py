@@ -5,14 +5,14 @@ a testbed with NICs. In each job replicas that exchange nothing take turns as we
 step time minus that of replicas that exchange nothing. That includes waiting for slower ranks, compressing, and the
 hook's own work, but not what is hidden behind backward.
 
-With an accuracy to reach, one job trains one contender after the other, and the findings are :class:`Race`.
+With an accuracy to reach, each contender has a job of its own, and the findings are :class:`Race`.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -52,20 +52,25 @@ QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 @dataclass(frozen=True)
 class Conditions(Finding):
-    """Under what all contenders were measured."""
+    """Under what all contenders were measured; ``failed`` has those without a result, and why."""
 
     configuration: dict[str, Any]
     rate_bps_measured: float
     load_1min: float
     cpu: str
     versions: dict[str, str]
+    failed: dict[str, str | None]
+
+    def missing(self) -> Iterator[str]:
+        """Yield a line for each contender without a result."""
+        for name, reason in self.failed.items():
+            yield f"{name}: missing: {reason}"
 
 
 @dataclass(frozen=True)
 class Findings(Conditions):
-    """Everything that was measured; ``failed`` has the contenders without a result, and why."""
+    """Everything that was measured."""
 
-    failed: dict[str, str | None]
     results: list[DdpResult]
 
     @property
@@ -80,8 +85,7 @@ class Findings(Conditions):
     def shown(self) -> Iterator[Table | str]:
         """See :meth:`Finding.shown`."""
         yield Table.of(DdpResult, self.results, self.title, caption="medians in ms per step; accuracy in %")
-        for name, reason in self.failed.items():
-            yield f"{name}: missing: {reason}"
+        yield from self.missing()
 
     def draw(self, path: Path) -> None:
         """Draw the table, the fastest first."""
@@ -111,6 +115,7 @@ class Race(Conditions):
         if best := next((row for row in rows if row.what in TORCHS and row.is_reached), None):
             later = [row.what for row in rows[rows.index(best) :] if row.what not in TORCHS]
             yield f"later than {best.what}, the fastest of torch's: {', '.join(later) or 'none of ours'}"
+        yield from self.missing()
 
     def draw(self, path: Path) -> None:
         """Draw accuracies over seconds and over octets."""
@@ -175,13 +180,23 @@ class Ddp:
         }
         if asked.until is not None:
             configuration |= {"until": asked.until, "every": asked.every, "factors": asked.factors}
-            return Race(configuration, results=list(self._records[0].raced), **common)
+            raced = [result for record in self._records for result in record.raced]
+            return Race(configuration, failed=self._failed(raced, reason), results=raced, **common)
         found = compared(self._records)
-        failed = {name: reason for name in self._names if name not in [row.what for row in found]}
-        return Findings(configuration | {"repeat": asked.repeat}, failed=failed, results=found, **common)
+        configuration["repeat"] = asked.repeat
+        return Findings(configuration, failed=self._failed(found, reason), results=found, **common)
+
+    def _failed(self, results: Sequence[DdpResult | RaceResult], reason: str | None) -> dict[str, str | None]:
+        return {name: reason for name in self._names if name not in [row.what for row in results]}
 
     def _jobs(self) -> Iterator[tuple[str | None, list[str]]]:
-        """Yield the codec of the NICs (None: no NICs) and the contenders of each job that has some."""
+        """Yield the codec of the NICs (None: no NICs) and the contenders of each job that has some.
+
+        In a race each has a job of its own: what it reached is not lost if a later one fails.
+        """
+        if self._asked.until is not None:
+            yield from ((None, [name]) for name in self._names)
+            return
         for codec in dict.fromkeys([None, *(hook.nic_codec for hook in DDP_HOOKS.values())]):
             if names := [name for name in self._names if DDP_HOOKS[name].nic_codec == codec]:
                 yield codec, names
