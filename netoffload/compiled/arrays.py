@@ -1,4 +1,4 @@
-"""Names for the arrays that kernels and their callers pass on. All arrays are contiguous."""
+"""Names for the arrays that kernels and their callers pass on, all contiguous, and a view of read-only ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-Array = TypeVar("Array", bound=np.generic)
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 Float32Array = npt.NDArray[np.float32]
 """A vector, a gradient, a segment's values."""
@@ -45,7 +45,7 @@ class _Unlocked:
         self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
 
 
-def readable(array: npt.NDArray[Array]) -> npt.NDArray[Array]:
+def readable(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
     """Return a view that a kernel may take, and may only read.
 
     To Numba a read-only array has another type: the kernel, and all that it calls, would be compiled once more.

@@ -71,7 +71,6 @@ def test_the_limit_goes_down_step_by_step(in_udp: bool) -> None:
     assert host.nic.counts()["tx_path_limits"] == len(STEPS)
 
 
-@compiled
 def test_the_first_step_is_below_what_failed() -> None:
     host = Host(mtu=1500)
     for _ in range(FAILS_MAX):
