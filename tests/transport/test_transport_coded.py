@@ -34,7 +34,7 @@ from netoffload.collectives.inprocess import run_ranks
 from netoffload.collectives.reference import reduce_scatter, ring_sum
 from netoffload.collectives.schedule import consecutive, partition
 from netoffload.collectives.transfer import octets_of
-from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.config import ENV_CONTROL, ENV_OFFLOAD, INLINE_BOUND_K, INLINE_CODEC, Offload
 from netoffload.errors import CollectiveError, UsageError
@@ -51,7 +51,9 @@ from netoffload.transport.rendezvous.agreement import (
     agree,
     own_offer,
 )
+from netoffload.transport.wiring import chunks
 from netoffload.transport.wiring.chunks import CODED_FLOATS, HEADER_OCTETS
+from netoffload.transport.wiring.coded_socket import CodedSocket
 from netoffload.transport.wiring.hello import HELLO_OCTETS, Hello
 from netoffload.transport.wiring.lanes import Listeners
 from tests.transport.tcp_ranks import Watched, run_tcp
@@ -156,6 +158,25 @@ def test_rings_run_in_compiled_code() -> None:
         return watched.driven
 
     assert run_tcp(3, body, coding=ROUNDED) == [[not JIT_DISABLED] * 2] * 3
+
+
+def test_a_coded_socket_gives_kernels_one_type_of_octets(monkeypatch: pytest.MonkeyPatch) -> None:
+    pack, given = chunks.pack, list[bool]()
+
+    def noting(coding: chunks.Coding, source: Uint8Array, at: int, count: int) -> None:
+        given.append(source.flags.writeable)
+        pack(coding, source, at, count)
+
+    monkeypatch.setattr(chunks, "pack", noting)
+    values = np.full(16, 0.25, np.float32)
+    pair = socket.socketpair()
+    with CodedSocket.over(pair[0], ROUNDED, 1) as out, CodedSocket.over(pair[1], ROUNDED, 0) as into:
+        for data in (values.tobytes(), values.data):  # octets that may not be written, and others
+            assert out.send(data) == values.nbytes
+            got = bytearray(values.nbytes)
+            assert into.recv_into(got) == values.nbytes
+            assert got == values.tobytes()
+    assert given == [True, True]
 
 
 def test_messages_are_coded_and_keep_their_order() -> None:
