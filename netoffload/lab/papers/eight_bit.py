@@ -223,7 +223,7 @@ UNLEARNT: Final = 80.0
 """Test error, where chance is 90 %, above which a network has not learnt."""
 TEST_IMAGES: Final = 10_000
 CODERS: Final = {"32 bits": None, **{kind: kind for kind in TYPES}}
-NETWORKS: Final = {"dettmers-mnist": ("mnist", 200, 3000, None), "dettmers-cifar": ("cifar10", 30, 1500, 0.02)}
+NETWORKS: Final = {"dettmers-mnist": ("mnist", 200, 3000, None), "dettmers-cifar": ("cifar10", 100, 1500, 0.02)}
 """By network: data set, iterations of quick and full runs, and by which share of the error 8 bits may differ from 32.
 None: by what chance explains."""
 

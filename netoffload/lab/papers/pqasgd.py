@@ -81,8 +81,8 @@ def _steps(is_full: bool) -> list[Step]:
     steps = [Step("cnn", _cifar, "cifar10", needs_root=True)]
     steps += [Step.of(_shared, name, data="cifar10") for name in SHARED]
     steps += [Step.of(_seeds, name, seed, data="mnist") for seed in SEEDS for name in BOTH]
+    steps += [Step.of(_large, model, data="cifar10", needs_root=True) for model in LARGE]
     if is_full:
-        steps += [Step.of(_large, model, data="cifar10", needs_root=True) for model in LARGE]
         steps += [Step.of(_unlike, method, sharing, data="cifar10") for sharing in SHARINGS for method in COMPARED]
     return steps
 
