@@ -35,6 +35,10 @@ integers   subnormals; more than two and a sixteenth of the words, or one at eit
 tiny       below 2^-62; more than eight and a half
 text       four octets from 0x20 to 0x7f, blanks and characters of ASCII; more than two and a half
 =========  ============================================================================================================
+
+A row of a first layer's gradient is one number times the pixels of few samples, and most bright pixels are equal. So
+its words repeat, and one in forty such words looks like text. A word of text that repeats the last one is no evidence,
+if it is from 2^-31 to 1 and has a letter among its low three octets. A table of equal numbers has none.
 """
 
 from __future__ import annotations
@@ -114,6 +118,11 @@ OCTETS_DIFFER: Final = 0x20
 
 _LOST: Final = -1
 
+_GRADIENT_TOP: Final = 3
+"""The highest four bits of floats from 2^-31 to 1, and of the digits and marks that may end a word of text."""
+_LETTERS: Final = 0x404040
+"""Bits that letters in a word's low three octets have, and digits do not."""
+
 _SHORT_MASK: Final = 0x3FFF
 """Low halves without these bits belong to floats of few digits, which resemble many high halves by chance."""
 
@@ -159,6 +168,12 @@ def is_text(word: int) -> bool:
     if max(a, b, c, d) - min(a, b, c, d) < OCTETS_DIFFER or (a == c and b == d):
         return True
     return word & 0xFFFFFF == 0 and 0x20 <= d < 0x3F
+
+
+@inline_kernel
+def _may_be_gradient(word: int) -> bool:
+    """Whether a word of text may as well be a gradient that stands there several times."""
+    return word >> 28 == _GRADIENT_TOP and word & _LETTERS != 0
 
 
 @inline_kernel
@@ -212,7 +227,7 @@ def _add_evidence(row: Int64Array, word: int) -> None:
     row[JUDGED_ODD_INDEX] += row[JUDGED_WORDS] & 1
     row[JUDGED_WORDS] += 1
     row[JUDGED_ODD] += is_odd(word)
-    row[JUDGED_TEXT] += is_text(word)
+    row[JUDGED_TEXT] += is_text(word) and not (word == row[JUDGED_LAST] and _may_be_gradient(word))
     row[JUDGED_TINY] += exponent_of(word) < EXPONENT_TINY
     if word != row[JUDGED_LAST]:
         if row[JUDGED_FRESH] > 0:
@@ -355,8 +370,29 @@ else:
 def _speaks_against(counts: int) -> bool:
     """Whether the words that were counted cannot all be floats."""
     nonzero, integers = counts & _COUNT_MASK, counts >> _INTEGERS & _COUNT_MASK
-    tiny, text = counts >> _TINY & _COUNT_MASK, counts >> _TEXT & _COUNT_MASK
-    return integers > 2 + nonzero // 16 or tiny > 8 + nonzero // 2 or text > 2 + nonzero // 2
+    tiny = counts >> _TINY & _COUNT_MASK
+    return integers > 2 + nonzero // 16 or tiny > 8 + nonzero // 2 or _is_text_against(counts)
+
+
+@inline_kernel
+def _is_text_against(counts: int) -> bool:
+    return counts >> _TEXT & _COUNT_MASK > 2 + (counts & _COUNT_MASK) // 2
+
+
+@inline_kernel
+def _repeats_left_out(counts: int, octets: Uint8Array, at: int, words: int, step: int) -> int:
+    """Take words that repeat the last word of text from the counts of a window that looks like text."""
+    if not _is_text_against(counts):
+        return counts
+    last = 0
+    for first in range(0, words, step):
+        for lane in range(first, min(first + _LANES, words)):
+            word = load_u32(octets, at + 4 * lane)
+            if evidence_of(word) >> _TEXT & 1:
+                if word == last and _may_be_gradient(word):
+                    counts -= 1 | 1 << _TEXT
+                last = word
+    return counts
 
 
 @inline_kernel
@@ -389,6 +425,7 @@ def is_implausible(octets: Uint8Array, at: int, words: int) -> bool:
             begin, counts = at + 4 * first, 0
             for word in range(0, WORDS, 2 * _LANES):  # a constant range, which the compiler unrolls
                 counts += evidence_of_lanes(octets, begin + 4 * word)
+            counts = _repeats_left_out(counts, octets, begin, WORDS, 2 * _LANES)
             if _speaks_against(_integers_counted(counts, octets, begin, WORDS, 2 * _LANES)):
                 return True
     for first in range(last, words, WORDS):
@@ -397,6 +434,7 @@ def is_implausible(octets: Uint8Array, at: int, words: int) -> bool:
             counts += evidence_of_lanes(octets, begin + 4 * word)
         for word in range(count // _LANES * _LANES, count):
             counts += evidence_of(load_u32(octets, begin + 4 * word))
+        counts = _repeats_left_out(counts, octets, begin, count, _LANES)
         if _speaks_against(_integers_counted(counts, octets, begin, count, _LANES)):
             return True
     return False

@@ -27,7 +27,11 @@ def _verdict(quads: list[bytes]) -> int:
     telling = [quad for quad in quads if quad not in NEUTRAL]
     if quads[-1] not in NEUTRAL:
         integers = [quad for quad in telling if exponent(quad) in (0, 255)]
-        odd, text = sum(map(is_odd, telling)), sum(map(is_text, telling))
+        odd = sum(map(is_odd, telling))
+        text = sum(
+            is_text(quad) and not (quad == before and is_repeatable(quad))
+            for before, quad in zip([b"", *telling], telling, strict=False)
+        )
         if is_odd(telling[0]) or integers or (len(telling) == text == 3):
             return NOT_FLOATS
         if odd > 2 + len(telling) // 16 or text > 6 + len(telling) // 2:
@@ -86,9 +90,18 @@ def is_implausible(octets: bytes) -> bool:
 def _speaks_against(quads: list[bytes]) -> bool:
     tiny = [quad for quad in quads if math.fabs(struct.unpack("<f", quad)[0]) < 2.0**-62]
     text = [quad for quad in quads if all(0x20 <= octet <= 0x7F for octet in quad)]
+    repeated = [quad for before, quad in itertools.pairwise(text) if quad == before and is_repeatable(quad)]
     integers = [quad for quad in quads if is_subnormal(quad)]
     count = len(quads)
-    return len(integers) > 2 + count // 16 or len(tiny) > 8 + count // 2 or len(text) > 2 + count // 2
+    if len(text) > 2 + count // 2:
+        count -= len(repeated)
+    is_text = len(text) - len(repeated) > 2 + count // 2
+    return len(integers) > 2 + count // 16 or len(tiny) > 8 + count // 2 or is_text
+
+
+def is_repeatable(quad: bytes) -> bool:
+    """Whether a word of text may as well be a gradient that stands there several times."""
+    return 2.0**-31 <= struct.unpack("<f", quad)[0] < 1 and any(octet & 0x40 for octet in quad[:3])
 
 
 def is_subnormal(quad: bytes) -> bool:

@@ -38,6 +38,7 @@ WORDS_OF_INTEREST = (
     0, 1, 0x007FFFFF, 0x00800000, 0x207FFFFF, 0x20800000, 0x277FFFFF, 0x27800000, 0x3F800000, 0x3F333333, 0x4BFFFFFF,
     0x4C000000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000, 0x7FC00001, 0x80000000, 0x80000001, 0xBF800000,
     0xFF800000, 0xFFC00000, 0xFFFFFFFF, 0x31000000, 0x3F000000, 0x3F803F80, 0x3F803F81, 0x30304000, 0x30303130,
+    0x3B7D7C50, 0x353C2943, 0x302C302E, 0x74786574,
 )  # fmt: skip
 
 
@@ -162,8 +163,9 @@ def test_arrays_are_floats() -> None:
 
 
 def test_values_that_are_text_stay_exact() -> None:
-    """Known: 0.7 is ``333?`` and 0.9 is ``fff?``; an array of nothing else cannot be told from text."""
-    assert judge(np.full(1000, 0.7, "<f4").tobytes()) == judge(np.full(1000, 0.9, "<f4").tobytes()) == NOT_FLOATS
+    """Known: 0.7 is ``333?``; an array of nothing else cannot be told from text. 0.9 is ``fff?``, which has letters."""
+    said = [judge(np.full(1000, value, "<f4").tobytes()) for value in (0.7, 0.9)]
+    assert said == [NOT_FLOATS, FLOATS]
 
 
 def test_no_random_kilobyte_is_floats() -> None:
@@ -301,6 +303,24 @@ def test_arrays_of_floats_stay_plausible_in_segments_of_any_length() -> None:
 def test_other_octets_behind_floats_are_noticed(name: str) -> None:
     octets = corpus.others()[name]
     assert all(is_implausible(octets[at : at + 1448]) for at in range(0, 30 * 1448, 1448) if len(octets) > at + 1448)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("P|};", False),  # 0x3b7d7c50, 0.0039, from a gradient of HDC on MNIST
+        ("$CT5", False),
+        (".0,0", True),  # a table of zeros
+        ("    ", True),
+        ("text", True),
+        ("P|}A", True),
+    ],
+)
+def test_a_gradient_that_repeats_a_word_of_text_stays_plausible(word: str, expected: bool) -> None:
+    row = np.zeros(784, "<f4")  # of a first layer: few pixels are bright
+    row[100:400:25] = np.frombuffer(word.encode(), "<f4")
+    assert is_implausible(row.tobytes()) == oracle.is_implausible(row.tobytes()) == expected
+    assert is_implausible(row.tobytes() * 10) == oracle.is_implausible(row.tobytes() * 10) == expected
 
 
 def test_a_flow_that_counts_as_floats_no_more_may_do_so_again() -> None:

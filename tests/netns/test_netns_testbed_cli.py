@@ -59,7 +59,7 @@ def test_run_on_a_testbed_that_is_up(up: dict[str, object], run_id: str) -> None
 
 
 REFUSED = {
-    "nodes": (["up", "-n", "65"], 2, "1..64"),
+    "nodes": (["up", "-n", "66"], 2, "1..65"),
     "rate": (["up", "--rate", "fast"], 2, "1gbit"),
     "rates": (["up", "-n", "1", "--rate", "10mbit/5mbit,10mbit"], 2, "2 rates for 1 nodes"),
     "rate up": (["up", "--rate", "10mbit/"], 2, "rate '' is not a number"),

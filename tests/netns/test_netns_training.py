@@ -41,6 +41,7 @@ def test_four_exchanges_on_shaped_links(tmp_path: Path) -> None:
     words += [word for name in ("wa", "wa+c", "inc", "inc+c") for word in ("--exchange", name)]
     done = subprocess.run(words, capture_output=True, text=True, env=environment(tmp_path / "state"), timeout=200)
     assert done.returncode == 0, done.stderr
+    assert "nothing is compressed" not in done.stderr
     records = {record.configuration.exchange: record for record in results.read_records(tmp_path / "runs.jsonl")}
     assert json.loads(done.stdout)["records"] == [json.loads(results.to_line(record)) for record in records.values()]
 

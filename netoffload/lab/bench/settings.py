@@ -31,6 +31,10 @@ DATA_HELP: Final = (
 DATA_DIR_HELP: Final = "Folder with MNIST's four IDX files, or CIFAR-10's .npz file or python batches."
 RATE_HELP: Final = "Rate of every link: 100mbit, 1gbit, 2.5gbit."
 MODEL_HELP: Final = "The model: hdc (INCEPTIONN's perceptron), or another of --list."
+OPTIMIZER_HELP: Final = (
+    "sgd, adam, adamw, rmsprop or adagrad, with parameters: sgd:momentum=0.9,weight_decay=1e-4. Default: the model's "
+    "own."
+)
 LEARNING_RATE_HELP: Final = "Learning rate at the start. Default: the model's (see --list), 0.01 for terngrad."
 
 _CODECS: Final = ", ".join(config.CODECS)
@@ -187,6 +191,7 @@ class DdpSettings(Settings):
     rate: str = setting("1gbit", RATE_HELP)
     steps: int = setting(60, "Training steps per contender; the first 3 are not timed.")
     batch: int = setting(25, "Samples per rank and step.")
+    optimizer: str | None = setting(None, OPTIMIZER_HELP, shown_default=False)
     learning_rate: float | None = setting(None, "Initial rate. Default: the model's own.")
     repeat: int = setting(3, "Rounds into which the steps are cut.", least=1)
     what: tuple[str, ...] = setting(

@@ -26,7 +26,7 @@ from netoffload.nic_options import NicSettings
 if TYPE_CHECKING:
     from netoffload.lab.testbed import Plan, RunRecord, Testbed
 
-Nodes = Annotated[int, typer.Option("--nodes", "-n", help="How many nodes, 1..64.")]
+Nodes = Annotated[int, typer.Option("--nodes", "-n", help="How many nodes, 1..65.")]
 Rate = Annotated[
     str | None,
     typer.Option(

@@ -21,6 +21,7 @@ from netoffload.lab.bench.settings import (
     DATA_HELP,
     LEARNING_RATE_HELP,
     MODEL_HELP,
+    OPTIMIZER_HELP,
     RATE_HELP,
     training_of,
 )
@@ -103,10 +104,7 @@ class TrainOptions(RunOptions):
     learning_rate_interval: int | None = setting(
         None, "Iterations after which the learning rate is divided by 5. Default: the model's, 2000."
     )
-    optimizer: str | None = _optional(
-        "sgd, adam, adamw, rmsprop or adagrad, with parameters: sgd:momentum=0.9,weight_decay=1e-4. Default: the "
-        "model's own."
-    )
+    optimizer: str | None = _optional(OPTIMIZER_HELP)
     schedule: str | None = _optional(
         "Schedule of the learning rate: step:divisor=5,interval=2000, cosine, polynomial:power=0.5 or constant; each "
         "takes warmup=ITERATIONS. Default: the model's own."

@@ -23,7 +23,8 @@ from netoffload.nic_options import NicProcess, NicSettings
 STATE_DIR_DEFAULT: Final = Path("/run/netoffload")
 ENV_STATE_DIR: Final = "NETOFFLOAD_STATE_DIR"
 
-NODES_MAX: Final = 64
+NODES_MAX: Final = 65
+"""64 workers and a server."""
 MTU_MIN: Final = 576
 """Smallest MTU: every IPv4 host takes datagrams of this length (RFC 791)."""
 MTU_MAX: Final = 9000

@@ -34,7 +34,7 @@ OFFLOADS: Final = (Offload.NIC.value, Offload.INLINE.value)
 """Who may compress a run's gradients; the method decides whether they are compressed at all."""
 
 
-MAX_RANKS: Final = 64
+WORKERS_MAX: Final = 64
 """Most ranks of a run: the most nodes of a testbed."""
 
 
@@ -113,8 +113,8 @@ class TrainSettings:
         # Unknown names are refused first.
         spec, model, data, _ = self.spec, self.model_spec, self.data_spec, self.dirichlet_alpha
         check_choice("offload", self.offload, OFFLOADS)
-        if not 1 <= self.nodes <= MAX_RANKS - spec.servers:
-            raise UsageError(f"{self.nodes} workers: choose 1..{MAX_RANKS - spec.servers}")
+        if not 1 <= self.nodes <= WORKERS_MAX:
+            raise UsageError(f"{self.nodes} workers: choose 1..{WORKERS_MAX}")
         for name in ("iterations", "batch"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")

@@ -44,12 +44,12 @@ class Coded:
 
     Attributes:
         nic_octets: octets of its tagged connections that its NIC compressed.
-        no_gain_segments: segments that would not shrink.
+        exact_segments: segments that its NIC sent exact (:data:`SENT_EXACT`).
         raw_octets: what the rank compressed by itself, before, with its classes and seconds.
     """
 
     nic_octets: int
-    no_gain_segments: int
+    exact_segments: int
     raw_octets: int
     payload_octets: int
     classes: ClassCounts
@@ -60,7 +60,7 @@ class Coded:
         now, then = dataclasses.astuple(self.classes), dataclasses.astuple(other.classes)
         return Coded(
             self.nic_octets - other.nic_octets,
-            self.no_gain_segments - other.no_gain_segments,
+            self.exact_segments - other.exact_segments,
             self.raw_octets - other.raw_octets,
             self.payload_octets - other.payload_octets,
             ClassCounts(*(after - before for after, before in zip(now, then, strict=True))),
@@ -120,10 +120,13 @@ class RankOutcome:
 
 
 COMPRESSED_SHARE_MIN: Final = 0.98
-"""Least share of a rank's tagged octets that its NIC must compress, without segments that would not shrink.
+"""Least share of a rank's tagged octets that its NIC must compress, without segments that it sent exact.
 
-Segments that would not shrink may be half of the octets. If more crossed raw, the run was not compressed.
+Those may be half of the octets. If more crossed raw, the run was not compressed.
 """
+
+SENT_EXACT: Final = ("bypass_no_gain", "bypass_exact", "bypass_undecided")
+"""Counters of segments that would not shrink, or did not look like floats: a saturated network has tiny gradients."""
 
 SEGMENT_OCTETS_MAX: Final = 65_535
 """Largest segment that a NIC gets from its host."""
@@ -202,7 +205,7 @@ def check_traffic(settings: TrainSettings, traffic: Traffic, outcomes: Sequence[
                 f"{sent.octets}: the ranks did not talk over the shaped links"
             )
         compressed = outcome.coded.nic_octets + outcome.coded.raw_octets
-        excused = min(outcome.coded.no_gain_segments * SEGMENT_OCTETS_MAX, compressed)
+        excused = min(outcome.coded.exact_segments * SEGMENT_OCTETS_MAX, compressed)
         if compressed + excused < COMPRESSED_SHARE_MIN * sent.tagged_octets:
             raise RunError(
                 f"the NIC of {node.name} compressed {compressed} of {sent.tagged_octets} tagged octets of rank {rank}: "

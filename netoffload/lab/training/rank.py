@@ -32,7 +32,7 @@ from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import open_saved
 from netoffload.lab.training.loop import RankRun, warm_up
 from netoffload.lab.training.memory import peak_memory_octets
-from netoffload.lab.training.outcome import Coded, RankOutcome, read_meter, traffic_between
+from netoffload.lab.training.outcome import SENT_EXACT, Coded, RankOutcome, read_meter, traffic_between
 from netoffload.lab.training.replica import Watch
 from netoffload.transport import Lane
 from netoffload_mpi import MPI, CompComm
@@ -102,11 +102,12 @@ def _watch(job: RankJob, run: RankRun) -> Kept | None:
 def _coded(comm: CompComm) -> Coded:
     """Return what was compressed of this rank's octets so far, by its NIC (0 without one) and by the rank itself."""
     totals, exchange = comm.totals(), comm.exchange()
+    counters = totals.nic_counters
     raw_octets = exchange.sent_octets([Lane.TAGGED]) if comm.offload() is Offload.INLINE else 0
     saved_octets, codec_s = exchange.coding()
     return Coded(
         nic_octets=totals.nic.raw_octets if totals.nic else 0,
-        no_gain_segments=totals.nic_counters["bypass_no_gain"] if totals.nic_counters else 0,
+        exact_segments=sum(counters[reason] for reason in SENT_EXACT) if counters else 0,
         raw_octets=raw_octets,
         payload_octets=raw_octets - saved_octets,
         classes=ClassCounts(*exchange.coded_classes().tolist()),
@@ -147,7 +148,8 @@ def main(arguments: list[str]) -> None:
     end_at_once()
     job, folder = read_file(RankJob, Path(arguments[0])), Path(arguments[1])
     torch.set_num_threads(1)  # ranks share the machine's cores, so more threads would only compete for them
-    with CompComm(MPI.COMM_WORLD, job.codec, job.bound_k, offload=job.settings.offload) as comm:
+    offload = job.settings.offload if job.settings.compressed else Offload.OFF
+    with CompComm(MPI.COMM_WORLD, job.codec, job.bound_k, offload=offload) as comm:
         outcome = run_rank(job, comm, folder)
         write_file(outcome.path(folder, outcome.rank), outcome)
 

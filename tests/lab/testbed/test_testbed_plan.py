@@ -88,7 +88,7 @@ def test_every_wire_has_a_rate_down_and_one_up() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        *(({"nodes": nodes}, r"1\.\.64") for nodes in (0, -1, NODES_MAX + 1)),
+        *(({"nodes": nodes}, r"1\.\.65") for nodes in (0, -1, NODES_MAX + 1)),
         *(({"rate_bps": rate}, "rate") for rate in (0, -5, RATE_BPS_MIN - 1, TBF_RATE_BPS_MAX + 1)),
         ({"links": (LinkRate(10**7, RATE_BPS_MIN - 1),)}, "rate"),
         ({"links": 3 * (LinkRate(10**7, 10**7),)}, "3 rates for 2 nodes"),

@@ -40,7 +40,7 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
         (("--sharing", "fair"), "sharing 'fair' is unknown: choose from partitioned, shared"),
         (("--nodes", "0"), "0 workers"),
         (("--nodes", "1", "--exchange", "wa", "--exchange", "inc+c"), "1 worker exchanges nothing by inc+c"),
-        (("--nodes", "64"), "64 workers"),
+        (("--nodes", "65"), "65 workers"),
         (("--rate", "fast"), "rate 'fast' is not a number with a unit"),
         (("--bound", "17"), "bound 17 is outside 1..16"),
         (("--codec", "zip"), "codec 'zip' is unknown"),

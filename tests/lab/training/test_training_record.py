@@ -88,8 +88,8 @@ def test_traffic_is_the_difference_of_two_readings() -> None:
     assert traffic.drops == {"drop_no_flow": 2}
 
 
-def by_nic(octets: int, no_gain_segments: int = 0) -> Coded:
-    return Coded(octets, no_gain_segments, 0, 0, NO_CLASSES, 0.0)
+def by_nic(octets: int, exact_segments: int = 0) -> Coded:
+    return Coded(octets, exact_segments, 0, 0, NO_CLASSES, 0.0)
 
 
 def ranks_that_sent(*sent: Sent, compressed: tuple[int, ...] = ()) -> list[RankOutcome]:
