@@ -80,6 +80,7 @@ def test_what_decides_the_learning_rate_is_not_trained_on() -> None:
         (("--until", "90"), "--until 90.0 is no accuracy: give more than 0, and 1 at most"),
         (("--until", "0.9", "--factors", "1,x"), "--factors '1,x' are not numbers above 0, with commas, like 0.5,1,2"),
         (("--until", "0.9", "--factors", "0"), "--factors '0' are not numbers above 0, with commas, like 0.5,1,2"),
+        (("--optimizer", "lion"), "optimizer 'lion' is unknown: choose from sgd, adam, adamw, rmsprop, adagrad"),
         (("--until", "0.9", "--what", "nic_packed"), "--until trains without NICs: leave out nic_packed"),
     ],
 )
