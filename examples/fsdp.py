@@ -77,9 +77,9 @@ if state is not None:
     report = state.report()
     if dist.get_rank() == 0:
         print(
-            f"sent {report.sent_octets:,} octets of gradients, {state.gathered.payload_octets:,} of parameters; ",
-            end="",
+            f"sent {report.sent_octets:,} octets of gradients, {state.gathered.payload_octets:,} of parameters; "
+            f"uncompressed gradients {report.ring_octets:,}: ratio {report.ratio:.1f}",
+            flush=True,
         )
-        print(f"uncompressed gradients {report.ring_octets:,}: ratio {report.ratio:.1f}")
     state.close()
 dist.destroy_process_group()

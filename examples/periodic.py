@@ -52,6 +52,6 @@ periodic.finish()
 right = (model(images[1500:]).argmax(1) == labels[1500:]).float().mean()
 report = state.report()
 if rank == 0:
-    print(f"accuracy {right:.1%}; sent {report.sent_octets:,} octets, a plain ring {report.ring_octets:,}: ", end="")
-    print(f"ratio {report.ratio:.1f}")
+    sent = f"sent {report.sent_octets:,} octets, a plain ring {report.ring_octets:,}"
+    print(f"accuracy {right:.1%}; {sent}: ratio {report.ratio:.1f}")
 state.close()

@@ -270,7 +270,6 @@ PAPER: Final = Paper(
     "Dettmers, 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016",
     "The types are as printed. The speed-ups for 4 GPUs follow from the printed numbers and formulas. For 96 GPUs no "
     "formula is printed; ours were chosen because they fit, and leave three of Table 6's twelve times open. The errors "
-    "of Table 2 need a search that was guessed as well. One run of each type is judged by its noise, and "
-    "the networks are at an early stage.",
+    "of Table 2 need a search that was guessed as well. One early run of each type is judged by its noise.",
     (TABLE2, SPEEDUPS, ACCURACY),
 )

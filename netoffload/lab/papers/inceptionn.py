@@ -393,15 +393,15 @@ def _fig12(values: Mapping[str, Json]) -> Reading:
         shorter.append((1 - rest["wa+c"] / rest["wa"], 1 - rest["inc+c"] / rest["inc"]))
     if shorter:
         found |= {name: 100 * fmean(of) for name, of in zip(("wac", "incc"), zip(*shorter, strict=True), strict=True)}
-    said = f"At 10 Gb/s two cores are the limit. An iteration there, without computing, in ms: {'; '.join(at_10)}."
+    said = f"At 10 Gb/s two cores are the limit; ms of an iteration without computing: {'; '.join(at_10)}."
     return Reading(found, panels, [said] if at_10 else [])
 
 
 FIG12: Final = Item(
     "inceptionn-fig12",
     "Fig. 12: WA, WA+C, INC and INC+C, four models",
-    AS_TABLE2 + " The larger models train on noise of 64x64, one sample per worker. Claims are of 1 Gb/s, a tenth of "
-    "the paper's rate. An iteration there is what ours takes without computing, and ten times Table II's computing.",
+    AS_TABLE2 + " The larger models train on noise of 64x64, one sample per worker. At 1 Gb/s, a tenth of the "
+    "paper's rate, computing counts ten times as long as Table II prints.",
     lambda _is_full: [
         Step.of(_four, model, gbit, data=data_set, needs_root=True)
         for gbit in (1, 10)
@@ -541,7 +541,7 @@ PAPER: Final = Paper(
     "Networks, MICRO 2018",
     "The algorithms are as printed, and the order of the four systems in Fig. 12 is the same. With the printed "
     "computing times our gains are the paper's for VGG-16, and larger for the others, because a ring saves more here. "
-    "At 10 Gb/s two cores cannot compress for five nodes. At every bound HDC's gradients have fewer values of 18 bits "
+    "At every bound HDC's gradients have fewer values of 18 bits "
     "than Table III prints. Two of its columns contradict Algorithm 2, and two printed ratios do not follow from it.",
     (FIG4, FIG5, FIG14, ENGINE, TABLE2, FIG7, FIG12, FIG13, FIG15),
 )

@@ -73,14 +73,19 @@ def write_item(item: Item, folder: Path) -> list[Row]:
 
 
 def markdown(item: Item, reading: Reading, kept: Sequence[StepRecord], is_whole: bool = False) -> Iterator[str]:
-    """Yield the lines of an item's section. If it is not whole, claims that end alike are one line of its table."""
+    """Yield the lines of an item's section.
+
+    If it is not whole, claims that end alike are one line of its table, and the kind *scaled* and the time that it
+    took are left out.
+    """
     yield from (f"### {item.name}: {item.title}", "")
-    yield from (*_wrapped(f"{item.setting}{trained(kept)}{cost(kept)}"), "")
+    yield from (*_wrapped(f"{item.setting}{trained(kept)}{cost(kept) if is_whole or not kept else ''}"), "")
     yield f"| {' | '.join(HEADINGS)} |"
     yield "|" + " --- |" * len(HEADINGS)
     listed = rows(item, reading, kept)
     for row in listed if is_whole else _joined(listed):
-        yield f"| {' | '.join(row)} |"
+        verdict = row.verdict if is_whole else row.verdict.removeprefix(f"{Kind.SCALED.short}: ")
+        yield f"| {' | '.join((*row[:-1], verdict))} |"
     yield ""
     for remark in reading.remarks:
         yield from textwrap.wrap(f"- {remark}", COLUMNS, subsequent_indent="  ", break_on_hyphens=False)
@@ -142,7 +147,7 @@ def trained(kept: Sequence[StepRecord]) -> str:
     """Return a sentence with the settings of the runs that the records are of, a part for each model, or nothing."""
     by_model: dict[str, list[list[str]]] = {}
     for text in dict.fromkeys(text for record in kept for text in record.settings):
-        parts = text.split(", ")
+        parts = text.replace(", shared data", " (shared data)").split(", ")
         by_model.setdefault(f"{parts[0]} {len(parts)}", []).append(parts)
     said = [", ".join("/".join(dict.fromkeys(of)) for of in zip(*runs, strict=True)) for runs in by_model.values()]
     return f" Trained: {'; '.join(said)}." if said else ""
@@ -180,10 +185,10 @@ VERDICTS: Final = ("agrees", "holds", "differs", "does not hold", "not judged", 
 
 INTRODUCTION: Final = """\
 `netoffload report docs/lab/records --lab docs/lab/papers.md` makes this page from the records of
-`netoffload reproduce`. A test makes it again and compares.
+`netoffload reproduce`. A test compares.
 
 - *measured here*: with the paper's model, data and length, or with what holds for any.
-- *scaled*: another model, data set, link or length.
+- *scaled*: another model, data set, link or length; also where a verdict has no kind.
 - *arithmetic of the paper*: from its own numbers by what it prints.
 - *fitted afterwards*: by a procedure that was chosen because it gives the printed values.
 - *not reproducible here*: this machine cannot measure it.
@@ -206,7 +211,9 @@ def lab_page(papers: Sequence[Paper], folder: Path) -> str:
     lines += ["", "## What they come to", ""]
     for paper in papers:
         lines += [*_wrapped(f"**{paper.name}.** {paper.judgement}"), ""]
-    lines += [*_wrapped(origin([record for item in every for record in read(item, folder)[1]])), ""]
+    kept = [record for item in every for record in read(item, folder)[1]]
+    took = f" All steps took {sum(record.wall_s for record in kept) / 60:.0f} minutes."
+    lines += [*_wrapped(origin(kept) + took), ""]
     for paper in papers:
         lines += [f"## {paper.name}", "", *textwrap.wrap(f"{paper.citation}.", COLUMNS), ""]
         for item in paper.items:

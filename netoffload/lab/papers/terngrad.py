@@ -360,7 +360,7 @@ PAPER: Final = Paper(
     "Wen et al., TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning, NIPS 2017",
     "The method is as printed, and its means are unbiased without clipping. On LeNet it costs less than the noise of "
     "runs this short. Clipping changes real gradients far more than the Gaussian of section 3.3. The throughput model "
-    "lacks printed inputs, so only its form is compared. On CifarNet the first 200 iterations tell the methods "
-    "apart no better than chance. In `papers` of `train` the last layer stays floats, as section 4.2 advises.",
+    "lacks printed inputs, so only its form is compared. CifarNet's first 200 iterations show no difference. "
+    "In `papers` of `train` the last layer stays floats, as section 4.2 advises.",
     (FIG2, FIG3, FIG4, FIG5, TABLES),
 )

@@ -159,8 +159,8 @@ def test_many_claims_that_end_alike_are_one_line_of_the_page() -> None:
     reading = Reading({"0": 1.0, "1": 2.0, "2": 3.25}, [])
     lines = list(page.markdown(item, reading, []))
     three = "1 ± 0.5; 2 ± 0.5; 3 ± 0.5 (half) | 1; 2; 3.25"
-    assert f"| 3 x number ... of all, x | Table 9 | {three} | scaled: agrees |" in lines
-    assert "| number 3 of all, x | Table 9 | 4 ± 0.5 (half) | - | scaled: missing |" in lines
+    assert f"| 3 x number ... of all, x | Table 9 | {three} | agrees |" in lines
+    assert "| number 3 of all, x | Table 9 | 4 ± 0.5 (half) | - | missing |" in lines
     assert len(list(page.markdown(item, reading, [], is_whole=True))) == len(lines) + 2
 
 
