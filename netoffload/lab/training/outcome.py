@@ -125,7 +125,7 @@ COMPRESSED_SHARE_MIN: Final = 0.98
 Those may be half of the octets. If more crossed raw, the run was not compressed.
 """
 
-SENT_EXACT: Final = ("bypass_no_gain", "bypass_exact", "bypass_undecided")
+SENT_EXACT: Final = ("bypass_no_gain", "bypass_exact")
 """Counters of segments that would not shrink, or did not look like floats: a saturated network has tiny gradients."""
 
 SEGMENT_OCTETS_MAX: Final = 65_535

@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from netoffload.errors import UsageError
+from netoffload.lab.testbed.plan import NODES_MAX
 from netoffload.lab.training import data, dataset
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.data_spec import Shape, Tokens
 from netoffload.lab.training.dataset import Dataset, load_digits, open_saved, save
+from netoffload.lab.training.run import nodes_needed
 
 
 def test_a_saved_set_opens_as_it_was(tmp_path: Path) -> None:
@@ -62,6 +64,11 @@ def test_the_first_batches_can_be_left_out(first: int) -> None:
 def test_too_many_workers_for_the_data_are_refused() -> None:
     with pytest.raises(UsageError, match="60 workers get 23 samples each of digits"):
         data.load(TrainSettings("inc", nodes=60))
+
+
+def test_64_workers_and_a_server_fit_into_a_testbed() -> None:
+    for method, ranks in (("inc", 64), ("wa", NODES_MAX), ("terngrad:via=server", NODES_MAX)):
+        assert nodes_needed([TrainSettings(method, nodes=64)]) == ranks
 
 
 @pytest.mark.parametrize(
