@@ -13,15 +13,17 @@ from typing import Final
 
 import numpy as np
 from llvmlite import ir
+from numba import types
 
 from netoffload.codec import vectors
-from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
-from netoffload.codec.exact import mask_of, moves_by_bursts
+from netoffload.codec.bursts import LANES, TAGS_LEN
+from netoffload.codec.exact import mask_of, moves_by_bursts, quarters_of, threes, words_of_threes
 from netoffload.codec.packed import GROUP, groups_by_bursts
 from netoffload.codec.plain import tags_of_planes
 from netoffload.codec.vectors import I8, I16, I32, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.emitted import Builder, Value
+from netoffload.compiled.emitted import Builder, Value, emits
+from netoffload.compiled.jit import has_fast_bit_moves
 
 _HALF: Final = ir.VectorType(I8, 16)
 _NO_OCTET: Final = 0x80
@@ -112,10 +114,6 @@ _spread = partial(_moved, name="spread_octets", rows=_SPREAD_OCTETS)
 ISA: Final = Isa(_put_bursts, _get_tops, _squeeze, _spread, bursts=1)
 GROUPS: Final = groups_by_bursts(ISA)
 
-_BURST: Final = ir.VectorType(I8, BURST_LEN)
-_THREES: Final = [octet for octet in range(BURST_LEN) if octet % 4 < 3]
-"""The low three octets of each word."""
-
 
 def _permuted(builder: Builder, lanes: Value, mask: Value, name: str, rows: Uint8Array) -> Value:
     """Return the words of a burst, moved as the octets of a table's entry."""
@@ -124,31 +122,42 @@ def _permuted(builder: Builder, lanes: Value, mask: Value, name: str, rows: Uint
 
 
 def _put_words(builder: Builder, target: Value, at: Value, quarters: Sequence[Value], mask: Value) -> None:
-    together = words(*_THREES, *range(BURST_LEN - len(_THREES)), lanes=BURST_LEN)
     for burst in range(GROUP // LANES):
         here = mask_of(builder, mask, burst)
         lanes = vectors.part(builder, quarters[burst // 2], burst % 2, LANES)
-        moved = builder.bitcast(_permuted(builder, lanes, here, "squeeze_octets", _SQUEEZE_OCTETS), _BURST)
-        nothing = ir.Constant(_BURST, ir.Undefined)
-        vectors.store(builder, builder.shuffle_vector(moved, nothing, together), target, at)
+        moved = _permuted(builder, lanes, here, "squeeze_octets", _SQUEEZE_OCTETS)
+        vectors.store(builder, threes(builder, moved), target, at)
         at = builder.add(at, builder.mul(builder.ctpop(here), I64(3)))
 
 
 def _get_words(builder: Builder, octets: Value, at: Value, mask: Value) -> list[Value]:
-    apart = words(
-        *(BURST_LEN if octet % 4 == 3 else _THREES.index(octet) for octet in range(BURST_LEN)), lanes=BURST_LEN
-    )
     bursts = []
     for burst in range(GROUP // LANES):
         here = mask_of(builder, mask, burst)
-        loaded = vectors.load(builder, octets, at, _BURST)
-        lanes = builder.bitcast(builder.shuffle_vector(loaded, ir.Constant(_BURST, [0] * BURST_LEN), apart), WORDS)
-        moved = _permuted(builder, lanes, here, "spread_octets", _SPREAD_OCTETS)
+        moved = _permuted(builder, words_of_threes(builder, octets, at), here, "spread_octets", _SPREAD_OCTETS)
         there = builder.bitcast(builder.trunc(here, I8), ir.VectorType(ir.IntType(1), LANES))
         bursts.append(builder.select(there, moved, words(0)))
         at = builder.add(at, builder.mul(builder.ctpop(here), I64(3)))
-    order = words(*range(2 * LANES), lanes=2 * LANES)
-    return [builder.shuffle_vector(*pair, order) for pair in zip(bursts[::2], bursts[1::2], strict=True)]
+    return quarters_of(builder, bursts)
 
 
-MOVES: Final = moves_by_bursts(ISA, _put_words, _get_words)
+def bmi2(builder: Builder, name: str, word: Value, mask: Value) -> Value:
+    """``pdep``: the low bits of a word onto the bits of ``mask``; ``pext``: the bits of ``mask`` to the low end."""
+    return vectors.call(builder, f"llvm.x86.bmi.{name}.64", I64, word, mask)
+
+
+def squeeze_bits(builder: Builder, planes: Sequence[Value], mask: Value) -> list[Value]:
+    """For ``netoffload.codec.exact.Moves``."""
+    return [bmi2(builder, "pext", plane, mask) for plane in planes]
+
+
+@emits(types.int64, types.int64, types.int64)
+def spread_bits(builder: Builder, word: Value, mask: Value) -> Value:
+    """For ``netoffload.codec.exact.Moves``."""
+    return bmi2(builder, "pdep", word, mask)
+
+
+_BY_BURSTS: Final = moves_by_bursts(ISA, _put_words, _get_words)
+MOVES: Final = (
+    _BY_BURSTS._replace(spread_bits=spread_bits, squeeze_bits=squeeze_bits) if has_fast_bit_moves() else _BY_BURSTS
+)

@@ -28,6 +28,7 @@ from llvmlite import ir
 from numba import types
 
 from netoffload.codec import avx2, vectors
+from netoffload.codec.avx2 import bmi2
 from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
 from netoffload.codec.escapes import ESCAPE16
 from netoffload.codec.exact import Moves
@@ -42,11 +43,6 @@ _OCTETS: Final = ir.VectorType(I8, BURST_LEN)
 _NO_OCTETS: Final = ir.Constant(_OCTETS, [0] * BURST_LEN)
 
 
-def _bmi2(builder: Builder, name: str, word: Value, mask: Value) -> Value:
-    """``pdep``: the low bits of a word onto the bits of ``mask``; ``pext``: the bits of ``mask`` to the low end."""
-    return call(builder, f"llvm.x86.bmi.{name}.64", I64, word, mask)
-
-
 def _squeeze(builder: Builder, octets: Value, kept: Value) -> Value:
     """VBMI2 ``compress`` of 32 octets in a register: the octets with a bit in ``kept``, then zeros."""
     there = builder.bitcast(kept, ir.VectorType(ir.IntType(1), BURST_LEN))
@@ -57,10 +53,10 @@ def _kept_and_tags(builder: Builder, planes: Sequence[Value], first_of_four: Val
     """Return which of the 64 octets are kept, one bit each, and both tag words, the first one's in the low half."""
     # A lane's four octets are four bits: 0000, 0001, 0011 or 1111. The planes are first spread, so that each bit is the
     # first of its lane's four. A tag is the last two bits of (first ^ third) ^ 3 * second.
-    first, second, third = (_bmi2(builder, "pdep", plane, first_of_four) for plane in planes)
+    first, second, third = (bmi2(builder, "pdep", plane, first_of_four) for plane in planes)
     kept = builder.add(builder.add(first, builder.shl(second, I64(1))), builder.mul(third, I64(12)))
     tags = builder.xor(builder.xor(first, third), builder.mul(second, I64(3)))
-    return kept, _bmi2(builder, "pext", tags, builder.mul(first_of_four, I64(3)))
+    return kept, bmi2(builder, "pext", tags, builder.mul(first_of_four, I64(3)))
 
 
 def _put_bursts(
@@ -145,8 +141,8 @@ def _octets_not_0(builder: Builder, word: Value) -> Value:
 
 def _put_masks(builder: Builder, octets: Value, at: Value, lanes: Value) -> Value:
     there = _octets_not_0(builder, lanes)
-    present = _bmi2(builder, "pext", there, I64(_LAST_BITS))
-    lane_masks = _bmi2(builder, "pext", lanes, _full_octets(builder, there))
+    present = bmi2(builder, "pext", there, I64(_LAST_BITS))
+    lane_masks = bmi2(builder, "pext", lanes, _full_octets(builder, there))
     vectors.store(builder, builder.trunc(present, I8), octets, at)
     vectors.store(builder, lane_masks, octets, builder.add(at, I64(1)))
     return builder.add(builder.ctpop(present), I64(1))
@@ -221,8 +217,8 @@ def _make_put(*, full: bool) -> GroupPutter:
 def _read_masks(builder: Builder, payload: Value, at: Value) -> list[Value]:
     present = builder.zext(vectors.load(builder, payload, at, I8), I64)
     packed = vectors.load(builder, payload, builder.add(at, I64(1)), I64)
-    tops = _bmi2(builder, "pdep", present, I64(_LAST_BITS))
-    lanes = _bmi2(builder, "pdep", packed, _full_octets(builder, tops))
+    tops = bmi2(builder, "pdep", present, I64(_LAST_BITS))
+    lanes = bmi2(builder, "pdep", packed, _full_octets(builder, tops))
     return [present, lanes, builder.zext(builder.icmp_unsigned("==", _octets_not_0(builder, lanes), tops), I64)]
 
 
@@ -297,15 +293,6 @@ def _get(
 GROUPS: Final = Groups(_put, _read_masks, _get)
 
 
-def _squeeze_bits(builder: Builder, planes: Sequence[Value], mask: Value) -> list[Value]:
-    return [_bmi2(builder, "pext", plane, mask) for plane in planes]
-
-
-@emits(types.int64, types.int64, types.int64)
-def _spread_bits(builder: Builder, word: Value, mask: Value) -> Value:
-    return _bmi2(builder, "pdep", word, mask)
-
-
 def _put_octets(builder: Builder, target: Value, at: Value, octets: Value, mask: Value) -> Value:
     lanes = builder.bitcast(mask, _GROUP_LANES)
     kept = call(builder, "llvm.x86.avx512.mask.compress.v64i8", _GROUP_OCTETS, octets, _all(0), lanes)
@@ -352,4 +339,8 @@ def _get_words(builder: Builder, octets: Value, at: Value, mask: Value) -> list[
     return quarters
 
 
-MOVES: Final = Moves(_spread_bits, _squeeze_bits, _put_octets, _get_octets, _put_words, _get_words)
+def _lanes_of(builder: Builder, mask: Value) -> Value:
+    return builder.bitcast(mask, _GROUP_LANES)
+
+
+MOVES: Final = Moves(avx2.spread_bits, avx2.squeeze_bits, _lanes_of, _put_octets, _get_octets, _put_words, _get_words)

@@ -11,8 +11,8 @@ that makes the next 64 words shorter. The rest of a value are mantissa and sign:
 below the exponent. Of float32 they are three octets, of bf16 one, and one of a float32 whose low half is 0. So bf16
 that was widened to float32 takes what bf16 takes.
 
-Instruction sets differ in six primitives (:class:`Moves`), which squeeze bits, octets or words together by a mask, and
-spread them. A group of fewer than 64 values is filled up with zeros in the slack behind the target.
+Instruction sets differ in seven primitives (:class:`Moves`), which squeeze bits, octets or words together by a mask,
+and spread them. A group of fewer than 64 values is filled up with zeros in the slack behind the target.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from netoffload.codec.bursts import BURST_LEN, ENCODE_SLACK, LANES, MALFORMED
 from netoffload.codec.packed import GROUP
 from netoffload.codec.vectors import I8, I16, I32, I64, Isa, call, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
-from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
+from netoffload.compiled.emitted import ARRAY, Builder, Value, emits, held
 from netoffload.compiled.jit import JIT_DISABLED, compiled_with, inline_kernel, inlined_with
 from netoffload.compiled.octets import (
     clear_octets,
@@ -58,7 +58,6 @@ _FILLED_AT: Final = ENCODE_SLACK - _FILLED_LEN
 """Where in the slack a short group is filled up: beyond what the group itself takes, with 64 octets to spare."""
 
 _OCTETS: Final = ir.VectorType(I8, GROUP)
-_LANES: Final = ir.VectorType(ir.IntType(1), GROUP)
 _HALVES: Final = ir.VectorType(I16, GROUP)
 _PAIRS: Final = ir.VectorType(I16, GROUP // 2)
 _QUARTER: Final = GROUP // 4
@@ -83,6 +82,8 @@ class Moves(NamedTuple):
     """From the low bits of a word to the bits of a mask, with 0 between them."""
     squeeze_bits: Callable[[Builder, Sequence[Value], Value], Sequence[Value]]
     """Given words and a mask: the way back, for each."""
+    lanes: Callable[[Builder, Value], Value]
+    """From the bits of a mask to 64 lanes."""
     put_octets: Callable[[Builder, Value, Value, Value, Value], Value]
     """Given an address, a place, 64 octets and a mask: store those in the mask together; return the place behind."""
     get_octets: Callable[[Builder, Value, Value, Value], Value]
@@ -398,9 +399,9 @@ def _looker(form: int) -> Any:
             low = vectors.bits_of_plane(builder, low_bits)
         top = call(builder, f"llvm.vector.reduce.umax.v{GROUP}i8", I8, exponents)
         distances = builder.sub(vectors.all_lanes(builder, top, _OCTETS), exponents)
-        there = builder.bitcast(not_0, I64)
+        there = held(builder, builder.bitcast(not_0, I64))
         over = [builder.icmp_unsigned(">=", distances, _all((1 << width) - 1)) for width in range(1, WIDTH_MAX + 1)]
-        escapes = [builder.and_(builder.bitcast(plane, I64), there) for plane in over]
+        escapes = [builder.and_(held(builder, builder.bitcast(plane, I64)), there) for plane in over]
         return [there, builder.zext(top, I64), low, *escapes]
 
     return look
@@ -463,11 +464,11 @@ def _getter(moves: Moves, form: int) -> Any:
         *planes, escapes, there, top, length = vectors.members(builder, got)
         exponents = vectors.all_lanes(builder, builder.trunc(top, I8), _OCTETS)
         for bit, plane in enumerate(planes):
-            weight = builder.select(builder.bitcast(plane, _LANES), _all(1 << bit), _all(0))
+            weight = builder.select(moves.lanes(builder, plane), _all(1 << bit), _all(0))
             exponents = builder.sub(exponents, weight)
         escaped = moves.get_octets(builder, octets, at, escapes)
-        exponents = builder.select(builder.bitcast(escapes, _LANES), escaped, exponents)
-        exponents = builder.select(builder.bitcast(there, _LANES), exponents, _all(0))
+        exponents = builder.select(moves.lanes(builder, escapes), escaped, exponents)
+        exponents = builder.select(moves.lanes(builder, there), exponents, _all(0))
         rest_at = builder.add(at, builder.ctpop(escapes))
         if form == FLOAT32:
             rests = moves.get_words(builder, octets, rest_at, there)
@@ -512,28 +513,119 @@ def moves_by_bursts(
     put_words: Callable[[Builder, Value, Value, Sequence[Value], Value], None],
     get_words: Callable[[Builder, Value, Value, Value], list[Value]],
 ) -> Moves:
-    """Return primitives that move the octets of one burst after the other."""
+    """Return primitives that move the octets of one burst after the other, and all at once where nothing is left out.
+
+    Without zeros a mask is all ones, and most groups have few exponents that escape, or none.
+    """
     eights = ir.VectorType(I64, GROUP // LANES)
 
     def put_octets(builder: Builder, target: Value, at: Value, octets: Value, mask: Value) -> Value:
-        bursts = builder.bitcast(octets, eights)
-        for number in range(eights.count):
-            here = mask_of(builder, mask, number)
-            word = builder.extract_element(bursts, I32(number))
-            vectors.store(builder, isa.squeeze(builder, word, here), target, at)
-            at = builder.add(at, builder.ctpop(here))
-        return at
+        def put_bursts() -> None:
+            bursts, cursor = builder.bitcast(octets, eights), at
+            for number in range(eights.count):
+                here = mask_of(builder, mask, number)
+                word = builder.extract_element(bursts, I32(number))
+                vectors.store(builder, isa.squeeze(builder, word, here), target, cursor)
+                cursor = builder.add(cursor, builder.ctpop(here))
+
+        with builder.if_else(_is_all(builder, mask)) as (whole, some):
+            with whole:
+                vectors.store(builder, octets, target, at)
+            with some, builder.if_then(builder.icmp_unsigned("!=", mask, I64(0))):
+                put_bursts()
+        return builder.add(at, builder.ctpop(mask))
 
     def get_octets(builder: Builder, payload: Value, at: Value, mask: Value) -> Value:
-        bursts = ir.Constant(eights, ir.Undefined)
-        for number in range(eights.count):
-            here = mask_of(builder, mask, number)
-            word = isa.spread(builder, vectors.load(builder, payload, at, I64), here)
-            bursts = builder.insert_element(bursts, word, I32(number))
-            at = builder.add(at, builder.ctpop(here))
-        return builder.bitcast(bursts, _OCTETS)
+        def get_bursts() -> list[Value]:
+            bursts, cursor = ir.Constant(eights, ir.Undefined), at
+            for number in range(eights.count):
+                here = mask_of(builder, mask, number)
+                word = isa.spread(builder, vectors.load(builder, payload, cursor, I64), here)
+                bursts = builder.insert_element(bursts, word, I32(number))
+                cursor = builder.add(cursor, builder.ctpop(here))
+            return [builder.bitcast(bursts, _OCTETS)]
 
-    return Moves(_spread_bits, _squeezed, put_octets, get_octets, put_words, get_words)
+        def get_some() -> list[Value]:
+            return _either(builder, builder.icmp_unsigned("==", mask, I64(0)), lambda: [_all(0)], get_bursts)
+
+        def get_all() -> list[Value]:
+            return [vectors.load(builder, payload, at, _OCTETS)]
+
+        return _either(builder, _is_all(builder, mask), get_all, get_some)[0]
+
+    def put_all_words(builder: Builder, target: Value, at: Value, quarters: Sequence[Value], mask: Value) -> None:
+        with builder.if_else(_is_all(builder, mask)) as (whole, some):
+            with whole:
+                for burst in range(GROUP // LANES):
+                    lanes = vectors.part(builder, quarters[burst // 2], burst % 2, LANES)
+                    vectors.store(builder, threes(builder, lanes), target, builder.add(at, I64(3 * LANES * burst)))
+            with some:
+                put_words(builder, target, at, quarters, mask)
+
+    def get_all_words(builder: Builder, octets: Value, at: Value, mask: Value) -> list[Value]:
+        def get_whole() -> list[Value]:
+            places = [builder.add(at, I64(3 * LANES * burst)) for burst in range(GROUP // LANES)]
+            return quarters_of(builder, [words_of_threes(builder, octets, place) for place in places])
+
+        return _either(builder, _is_all(builder, mask), get_whole, lambda: get_words(builder, octets, at, mask))
+
+    return Moves(_spread_bits, _squeezed, _lanes_of, put_octets, get_octets, put_all_words, get_all_words)
+
+
+_BURST: Final = ir.VectorType(I8, BURST_LEN)
+_THREES: Final = [octet for octet in range(BURST_LEN) if octet % 4 < 3]
+"""The low three octets of each word."""
+
+
+def threes(builder: Builder, lanes: Value) -> Value:
+    """Return the low three octets of eight words together, with 8 octets behind."""
+    together = words(*_THREES, *range(BURST_LEN - len(_THREES)), lanes=BURST_LEN)
+    return builder.shuffle_vector(builder.bitcast(lanes, _BURST), ir.Constant(_BURST, ir.Undefined), together)
+
+
+def words_of_threes(builder: Builder, octets: Value, at: Value) -> Value:
+    """Return eight words of three octets each."""
+    places = (BURST_LEN if octet % 4 == 3 else _THREES.index(octet) for octet in range(BURST_LEN))
+    loaded = vectors.load(builder, octets, at, _BURST)
+    apart = builder.shuffle_vector(loaded, ir.Constant(_BURST, [0] * BURST_LEN), words(*places, lanes=BURST_LEN))
+    return builder.bitcast(apart, vectors.WORDS)
+
+
+def quarters_of(builder: Builder, bursts: Sequence[Value]) -> list[Value]:
+    """Return 64 words in four vectors, from eight."""
+    return [vectors.join(builder, pair) for pair in zip(bursts[::2], bursts[1::2], strict=True)]
+
+
+def _is_all(builder: Builder, mask: Value) -> Value:
+    return builder.icmp_unsigned("==", mask, I64(-1))
+
+
+def _either(
+    builder: Builder, condition: Value, first: Callable[[], list[Value]], second: Callable[[], list[Value]]
+) -> list[Value]:
+    """Return the values that one of two pieces of code makes."""
+    made = []
+    with builder.if_else(condition) as branches:
+        for branch, make in zip(branches, (first, second), strict=True):
+            with branch:
+                made.append((make(), builder.block))
+    (ones, one_block), (others, other_block) = made
+    results = []
+    for one, other in zip(ones, others, strict=True):
+        result = builder.phi(one.type)
+        result.add_incoming(one, one_block)
+        result.add_incoming(other, other_block)
+        results.append(result)
+    return results
+
+
+def _lanes_of(builder: Builder, mask: Value) -> Value:
+    """Return lanes by a comparison: of a mask that becomes lanes directly, LLVM would set each lane by itself."""
+    octets = builder.bitcast(mask, ir.VectorType(I8, 8))
+    order = words(*(lane // 8 for lane in range(GROUP)), lanes=GROUP)
+    repeated = builder.shuffle_vector(octets, ir.Constant(octets.type, ir.Undefined), order)
+    bits = ir.Constant(_OCTETS, [1 << lane % 8 for lane in range(GROUP)])
+    return builder.icmp_unsigned("!=", builder.and_(repeated, bits), _all(0))
 
 
 def mask_of(builder: Builder, mask: Value, burst: int) -> Value:
@@ -558,8 +650,8 @@ def _steps(builder: Builder, mask: Value) -> list[Value]:
 
 def _squeezed(builder: Builder, planes: Sequence[Value], mask: Value) -> Sequence[Value]:
     """Move the bits of words in a mask together; with a mask of all ones, nothing."""
-    dense = builder.block
-    with builder.if_then(builder.icmp_unsigned("!=", mask, I64(-1))):
+
+    def squeeze() -> list[Value]:
         steps, squeezed = _steps(builder, mask), []
         for plane in planes:
             word = builder.and_(plane, mask)
@@ -567,14 +659,9 @@ def _squeezed(builder: Builder, planes: Sequence[Value], mask: Value) -> Sequenc
                 moving = builder.and_(word, moved)
                 word = builder.or_(builder.xor(word, moving), builder.lshr(moving, I64(1 << step)))
             squeezed.append(word)
-        sparse = builder.block
-    results = []
-    for plane, word in zip(planes, squeezed, strict=True):
-        result = builder.phi(I64)
-        result.add_incoming(plane, dense)
-        result.add_incoming(word, sparse)
-        results.append(result)
-    return results
+        return squeezed
+
+    return _either(builder, _is_all(builder, mask), lambda: list(planes), squeeze)
 
 
 def _emit_spread(builder: Builder, word: Value, mask: Value) -> Value:

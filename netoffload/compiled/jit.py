@@ -43,6 +43,12 @@ def cpu_features() -> dict[str, bool]:
     return {word[1:]: True for word in numba_config.CPU_FEATURES.split(",") if word.startswith("+")}
 
 
+def has_fast_bit_moves() -> bool:
+    """Whether ``pext`` and ``pdep`` are instructions; on Zen 1 and 2 they are microcode, hundreds of cycles long."""
+    name = numba_config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    return cpu_features().get("bmi2", False) and name not in ("znver1", "znver2")
+
+
 def _sources_digest() -> str:
     """Return a digest over all sources whose compiled functions are inlined into other files, or take their tuples."""
     package = Path(__file__).resolve().parents[1]

@@ -4,17 +4,23 @@ import os
 from pathlib import Path
 
 import pytest
+from numba.core import config as numba_config
 
 from netoffload.codec import kernels
 from netoffload.codec.kernels import CPU_FEATURES, KERNEL, usable_kernels
-from netoffload.compiled.jit import CACHE_DIR, JIT_DISABLED
+from netoffload.compiled.jit import CACHE_DIR, JIT_DISABLED, has_fast_bit_moves
 from tests.shared.commands import python
 from tests.shared.quick_cases import NIGHT
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(JIT_DISABLED or "avx2" not in usable_kernels(), reason="needs compiled kernels and AVX2")
-@pytest.mark.parametrize(("cpu", "kernel"), [("haswell", "avx2"), ("x86-64", "plain")])
+@pytest.mark.parametrize(
+    ("cpu", "kernel"),
+    [("haswell", "avx2"), ("znver2", "avx2"), ("x86-64", "plain")]
+    if NIGHT
+    else [("haswell", "avx2"), ("x86-64", "plain")],
+)
 def test_a_lesser_cpu_gets_lesser_kernels(cpu: str, kernel: str, tmp_path: Path) -> None:
     features = "+avx2,+avx,+bmi,+bmi2,+fma,+popcnt,+sse4.2" if kernel == "avx2" else "-avx2"
     environment = {
@@ -53,6 +59,24 @@ def test_a_kernel_needs_every_feature_it_uses(
     for feature in needed:
         monkeypatch.setattr(kernels, "cpu_features", lambda without=feature: everything | {without: False})
         assert kernel not in usable_kernels()
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="no features without compiled kernels")
+@pytest.mark.parametrize(
+    ("cpu", "features", "fast"),
+    [
+        ("znver2", "+avx2,+bmi2", False),
+        ("znver3", "+avx2,+bmi2", True),
+        ("haswell", "+avx2,+bmi2", True),
+        ("haswell", "+avx2", False),
+    ],
+)
+def test_bits_are_moved_by_instructions_where_these_are_fast(
+    cpu: str, features: str, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba_config, "CPU_NAME", cpu)
+    monkeypatch.setattr(numba_config, "CPU_FEATURES", features)
+    assert has_fast_bit_moves() == fast
 
 
 def test_the_fastest_kernel_is_the_one_in_use() -> None:

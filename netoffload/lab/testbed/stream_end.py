@@ -63,6 +63,7 @@ class Judge:
         self._sent, self._rounded = np.roll(sent, -rotation), np.roll(rounded, -rotation)
         self._got = np.zeros_like(self._sent)
         self._room = self._got.view(np.uint8).data
+        self._got_at, self._rounded_at = self._got.ctypes.data, self._rounded.ctypes.data
         self._differ_before = np.concatenate(([0], np.cumsum(self._sent != self._rounded)))
         self.received_octets = self.values = 0
         self.rounded = self.exact = self.exact_after_begun = self.wrong = 0
@@ -83,10 +84,11 @@ class Judge:
             self.values += more
 
     def _judge(self, start: int, end: int) -> None:
-        got, rounded = self._got[start:end], self._rounded[start:end]
-        if _libc.memcmp(got.ctypes.data, rounded.ctypes.data, got.nbytes) == 0:
+        first = 4 * start
+        if _libc.memcmp(self._got_at + first, self._rounded_at + first, 4 * end - first) == 0:
             self.rounded += int(self._differ_before[end] - self._differ_before[start])
             return
+        got, rounded = self._got[start:end], self._rounded[start:end]
         np, sent = self._np, self._sent[start:end]
         as_rounded, as_sent = got == rounded, got == sent
         only_rounded, only_sent = as_rounded & ~as_sent, as_sent & ~as_rounded
@@ -226,17 +228,18 @@ class Program:
     def _read(self, stream: socket.socket, options: dict[str, Any]) -> None:
         draw, judge = random.Random(options.get("seed")), self._judge
         low, high = options.get("read_octets") or (READ_OCTETS, READ_OCTETS)
+        pause_s = options.get("pause_s")
         nowhere = memoryview(bytearray(high if judge is None else 0))
         while True:
-            most = draw.randint(low, high)
+            most = high if low == high else draw.randint(low, high)
             if not (count := stream.recv_into(nowhere if judge is None else judge.room(most))):
                 self._has_end = self._error is None  # else our writer has shut the connection down
                 return
             if judge is not None:
                 judge.took(count)
             self._result["end_s"] = time.monotonic()
-            if options.get("pause_s") and draw.random() < options["pause_share"] and not self._stopped.is_set():
-                self._stopped.wait(draw.uniform(0, options["pause_s"]))
+            if pause_s and draw.random() < options["pause_share"] and not self._stopped.is_set():
+                self._stopped.wait(draw.uniform(0, pause_s))
 
     def _write(self, writer: Writer, stream: socket.socket) -> None:
         try:
