@@ -29,7 +29,7 @@ from netoffload.lab.machine import UNKNOWN
 
 T = TypeVar("T")
 
-FORMAT: Final = 7
+FORMAT: Final = 8
 """Version of the records' keys; a newer one is refused."""
 ROOM_OCTETS: Final = 256 * 1024
 """Room for records and a report with its figure."""
@@ -182,6 +182,8 @@ class Traffic:
     """Time that the busiest NIC or rank spent compressing and decompressing; it overlaps with communication."""
     drops: dict[str, int]
     """Frames that NICs dropped, by reason; reasons that did not occur are left out."""
+    crossed_raw_octets: int | None = None
+    """Tagged octets that nobody compressed: a connection's first ones, and what is no float or would not shrink."""
 
     @property
     def wire_octets(self) -> int:
@@ -460,6 +462,11 @@ def _to_format_6(record: dict[str, Any]) -> None:
     _add(record["learning"], loss_after={})
 
 
+def _to_format_8(record: dict[str, Any]) -> None:
+    """Up to format 7 nobody counts the tagged octets that cross raw."""
+    _add(record["traffic"], crossed_raw_octets=None)
+
+
 def _as_it_is(_record: dict[str, Any]) -> None:
     """This format has the keys of the last one."""
 
@@ -477,8 +484,8 @@ def _add(place: dict[str, Any], **new: object) -> None:
 
 Migrations = tuple[Callable[[dict[str, Any]], None], ...]
 
-RUN: Final[Migrations] = (_to_format_2, _to_format_3, _to_format_4, _to_format_5, _to_format_6, _as_it_is)
-STEP: Final[Migrations] = (*5 * (_as_it_is,), _steps_to_format_7)
+RUN: Final[Migrations] = (_to_format_2, _to_format_3, _to_format_4, _to_format_5, _to_format_6, _as_it_is, _to_format_8)
+STEP: Final[Migrations] = (*5 * (_as_it_is,), _steps_to_format_7, _as_it_is)
 """For records of training runs, and for those of steps."""
 assert len(RUN) == len(STEP) == FORMAT - 1
 

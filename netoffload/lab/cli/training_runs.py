@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 ZERO_SHARE_MAX: Final = 0.97
 """HDC on digits, 300 iterations: 98.3 % of floats crossed as 0 where nothing was learnt, 93 to 96 % where it was."""
 
+RAW_SHARE_MAX: Final = 0.02
+"""A connection's first octets, before its verdict, are less than that of any run."""
+
 
 def prepared(*model_names: str) -> contextlib.AbstractContextManager[None]:
     """Return a context in which a fork server imports what ranks need, while this command imports its own modules."""
@@ -159,6 +162,12 @@ def remarks_on(record: Record) -> list[str]:
             f"{asked.exchange}: {100 * classes.bits_0 / classes.total:.1f} % of the floats"
             " were too small for the codec and crossed as 0; if little was learnt, try a larger --loss-scale "
             f"(the demo takes 8) or {'--bound' if asked.codec == 'bounded' else '--codec bounded'}"
+        )
+    crossed_raw = record.traffic.crossed_raw_octets or 0
+    if crossed_raw > RAW_SHARE_MAX * (record.traffic.raw_octets + crossed_raw):
+        remarks.append(
+            f"{asked.exchange}: {crossed_raw:,} of {record.traffic.raw_octets + crossed_raw:,} tagged octets crossed "
+            "uncompressed: they would not shrink, or did not look like floats (very small gradients do not)"
         )
     return remarks
 

@@ -55,6 +55,11 @@ class Coded:
     classes: ClassCounts
     codec_s: float
 
+    @property
+    def compressed_octets(self) -> int:
+        """Octets that the rank or its NIC compressed."""
+        return self.nic_octets + self.raw_octets
+
     def __sub__(self, other: Coded) -> Coded:
         """Return the increase since ``other``."""
         now, then = dataclasses.astuple(self.classes), dataclasses.astuple(other.classes)
@@ -204,7 +209,7 @@ def check_traffic(settings: TrainSettings, traffic: Traffic, outcomes: Sequence[
                 f"{node.tx_octets} octets crossed the wire of {node.name}, rank {rank} sent "
                 f"{sent.octets}: the ranks did not talk over the shaped links"
             )
-        compressed = outcome.coded.nic_octets + outcome.coded.raw_octets
+        compressed = outcome.coded.compressed_octets
         excused = min(outcome.coded.exact_segments * SEGMENT_OCTETS_MAX, compressed)
         if compressed + excused < COMPRESSED_SHARE_MIN * sent.tagged_octets:
             raise RunError(

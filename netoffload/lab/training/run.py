@@ -243,6 +243,8 @@ def make_record(
         raise RunError("rank 0 left an incomplete result")
     traffic = with_coded(first.traffic, outcomes)
     check_traffic(settings, traffic, outcomes)
+    crossed_raw = (max(one.sent.tagged_octets - one.coded.compressed_octets, 0) for one in outcomes)
+    traffic = dataclasses.replace(traffic, crossed_raw_octets=sum(crossed_raw))
     return Record(
         format=results.FORMAT,
         started=started,

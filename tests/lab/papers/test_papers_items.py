@@ -95,7 +95,7 @@ def test_what_fails_or_lacks_data_does_not_stop_the_rest(tmp_path: Path) -> None
 
 def test_damaged_records_are_refused(tmp_path: Path) -> None:
     path = results.steps_path(tmp_path, "made-item")
-    damaged = {'{"format": 8}': "has format 8", '{"format": 7}': "lacks keys", "[]": "is not a record", "{": "not JSON"}
+    damaged = {'{"format": 9}': "has format 9", '{"format": 8}': "lacks keys", "[]": "is not a record", "{": "not JSON"}
     for line, said in damaged.items():
         path.write_text(line + "\n")
         with pytest.raises(UsageError, match=rf"made-item.jsonl:1 .*{said}"):

@@ -147,6 +147,16 @@ def test_a_run_is_remarked_upon_for_its_own_faults_only() -> None:
     ]
 
 
+def test_a_run_whose_octets_crossed_uncompressed_is_remarked_upon() -> None:
+    def remarks(crossed_raw: int | None) -> list[str]:
+        traffic = dataclasses.replace(a_record().traffic, raw_octets=9_800, crossed_raw_octets=crossed_raw)
+        return remarks_on(dataclasses.replace(a_record(), traffic=traffic))
+
+    assert remarks(None) == remarks(0) == remarks(200) == []
+    [remark] = remarks(201)
+    assert remark.startswith("inc: 201 of 10,001 tagged octets crossed uncompressed: ")
+
+
 def test_where_nobody_watches_every_tenth_of_a_run_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with progress(["inc"], 40) as (_, show):
         for step in (Step(0), Step(1, 2.5), Step(4, 2.0), Step(6, 1.9), Step(20, 1.5, 0.75), Step(40, None, 0.75)):

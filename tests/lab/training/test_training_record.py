@@ -320,6 +320,20 @@ def test_a_step_says_what_is_known() -> None:
     assert (Step(1, None, 0.5).learnt, Step(1, 2.0).learnt, Step(1).learnt) == ("accuracy 50 %", "loss 2", "")
 
 
+def test_tagged_octets_that_nobody_compressed_are_in_the_record() -> None:
+    first, second, server = (dataclasses.replace(one, sent=Sent(tagged_octets=1000)) for one in outcomes_of_wa())
+    traffic = some_traffic(2000, 2000, 2000, raw_octets=2600, blocks=9)
+    outcomes = [
+        dataclasses.replace(first, coded=by_nic(1100), traffic=traffic),
+        dataclasses.replace(second, coded=by_nic(600, 9)),
+        dataclasses.replace(server, coded=by_nic(900, 9)),
+    ]
+    settings = TrainSettings("wa+c", nodes=2, iterations=ITERATIONS)
+    testbed = TestbedSettings(3, rate_bps=10**9, nic=NicSettings(bound_k=8))
+    record = make_record(settings, testbed, 9.6e8, "2026-01-01T00:00:00+00:00", outcomes)
+    assert record.traffic.crossed_raw_octets == 400 + 100
+
+
 def test_what_ranks_compressed_by_themselves_counts_as_what_nics_did() -> None:
     outcomes = outcomes_of_wa()
     coded = Coded(0, 0, 400, 100, ClassCounts(50, 40, 10, 0), 0.25)
