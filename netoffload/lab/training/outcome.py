@@ -44,12 +44,12 @@ class Coded:
 
     Attributes:
         nic_octets: octets of its tagged connections that its NIC compressed.
-        exact_segments: segments that its NIC sent exact (:data:`SENT_EXACT`).
+        raw_segments: segments that its NIC sent as they were, by reason.
         raw_octets: what the rank compressed by itself, before, with its classes and seconds.
     """
 
     nic_octets: int
-    exact_segments: int
+    raw_segments: dict[str, int]
     raw_octets: int
     payload_octets: int
     classes: ClassCounts
@@ -65,7 +65,7 @@ class Coded:
         now, then = dataclasses.astuple(self.classes), dataclasses.astuple(other.classes)
         return Coded(
             self.nic_octets - other.nic_octets,
-            self.exact_segments - other.exact_segments,
+            {reason: count - other.raw_segments.get(reason, 0) for reason, count in self.raw_segments.items()},
             self.raw_octets - other.raw_octets,
             self.payload_octets - other.payload_octets,
             ClassCounts(*(after - before for after, before in zip(now, then, strict=True))),
@@ -132,6 +132,9 @@ Those may be half of the octets. If more crossed raw, the run was not compressed
 
 SENT_EXACT: Final = ("bypass_no_gain", "bypass_exact")
 """Counters of segments that would not shrink, or did not look like floats: a saturated network has tiny gradients."""
+
+NOT_TAGGED: Final = ("bypass_not_tcp", "bypass_untagged", "bypass_syn", "bypass_no_payload")
+"""Counters of segments that nobody wants compressed."""
 
 SEGMENT_OCTETS_MAX: Final = 65_535
 """Largest segment that a NIC gets from its host."""
@@ -200,6 +203,10 @@ def with_coded(traffic: Traffic, outcomes: Sequence[RankOutcome]) -> Traffic:
     )
 
 
+def _counts(by_reason: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in by_reason.items() if count) or "none"
+
+
 def check_traffic(settings: TrainSettings, traffic: Traffic, outcomes: Sequence[RankOutcome]) -> None:
     """Compare the octets of wire i, and those that NIC i compressed, with the octets that rank i sent."""
     for outcome, node in zip(outcomes, traffic.nodes[: len(outcomes)], strict=True):
@@ -210,11 +217,13 @@ def check_traffic(settings: TrainSettings, traffic: Traffic, outcomes: Sequence[
                 f"{sent.octets}: the ranks did not talk over the shaped links"
             )
         compressed = outcome.coded.compressed_octets
-        excused = min(outcome.coded.exact_segments * SEGMENT_OCTETS_MAX, compressed)
+        raw_segments = outcome.coded.raw_segments
+        excused = min(sum(raw_segments.get(reason, 0) for reason in SENT_EXACT) * SEGMENT_OCTETS_MAX, compressed)
         if compressed + excused < COMPRESSED_SHARE_MIN * sent.tagged_octets:
             raise RunError(
                 f"the NIC of {node.name} compressed {compressed} of {sent.tagged_octets} tagged octets of rank {rank}: "
-                f"the others crossed raw (frames that NICs dropped: {dict(traffic.drops) or 'none'})"
+                f"the others crossed raw (segments: {_counts(raw_segments)}; frames that NICs dropped: "
+                f"{_counts(traffic.drops)})"
             )
     if settings.compressed and not any(outcome.sent.tagged_octets for outcome in outcomes):
         raise RunError("compression was asked for, and no rank sent anything tagged")

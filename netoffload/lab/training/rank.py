@@ -32,7 +32,7 @@ from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import open_saved
 from netoffload.lab.training.loop import RankRun, warm_up
 from netoffload.lab.training.memory import peak_memory_octets
-from netoffload.lab.training.outcome import SENT_EXACT, Coded, RankOutcome, read_meter, traffic_between
+from netoffload.lab.training.outcome import NOT_TAGGED, Coded, RankOutcome, read_meter, traffic_between
 from netoffload.lab.training.replica import Watch
 from netoffload.transport import Lane
 from netoffload_mpi import MPI, CompComm
@@ -107,7 +107,11 @@ def _coded(comm: CompComm) -> Coded:
     saved_octets, codec_s = exchange.coding()
     return Coded(
         nic_octets=totals.nic.raw_octets if totals.nic else 0,
-        exact_segments=sum(counters[reason] for reason in SENT_EXACT) if counters else 0,
+        raw_segments={
+            reason: count
+            for reason, count in (counters or {}).items()
+            if reason.startswith("bypass_") and reason not in NOT_TAGGED
+        },
         raw_octets=raw_octets,
         payload_octets=raw_octets - saved_octets,
         classes=ClassCounts(*exchange.coded_classes().tolist()),

@@ -89,7 +89,7 @@ def test_traffic_is_the_difference_of_two_readings() -> None:
 
 
 def by_nic(octets: int, exact_segments: int = 0) -> Coded:
-    return Coded(octets, exact_segments, 0, 0, NO_CLASSES, 0.0)
+    return Coded(octets, {"bypass_no_gain": exact_segments, "bypass_not_floats": 3}, 0, 0, NO_CLASSES, 0.0)
 
 
 def ranks_that_sent(*sent: Sent, compressed: tuple[int, ...] = ()) -> list[RankOutcome]:
@@ -112,7 +112,8 @@ def test_a_run_that_was_not_compressed_as_asked_is_refused() -> None:
     ring = TrainSettings("inc+c", nodes=2, iterations=ITERATIONS)
     sent, traffic = Sent(tagged_octets=1500), some_traffic(1000, 1000, raw_octets=3000, blocks=9)
     check_traffic(ring, traffic, ranks_that_sent(sent, sent, compressed=(1500, 1490)))
-    with pytest.raises(RunError, match="the NIC of n1 compressed 750 of 1500 tagged octets of rank 1"):
+    reasons = r"\(segments: 3 bypass_not_floats; frames that NICs dropped: none\)"
+    with pytest.raises(RunError, match=f"the NIC of n1 compressed 750 of 1500 tagged octets of rank 1: .*{reasons}"):
         check_traffic(ring, traffic, ranks_that_sent(sent, sent, compressed=(2250, 750)))
     large = Sent(tagged_octets=1_000_000)
     ranks = ranks_that_sent(large, large, compressed=(990_000, 900_000))
@@ -336,7 +337,7 @@ def test_tagged_octets_that_nobody_compressed_are_in_the_record() -> None:
 
 def test_what_ranks_compressed_by_themselves_counts_as_what_nics_did() -> None:
     outcomes = outcomes_of_wa()
-    coded = Coded(0, 0, 400, 100, ClassCounts(50, 40, 10, 0), 0.25)
+    coded = Coded(0, {}, 400, 100, ClassCounts(50, 40, 10, 0), 0.25)
     first = dataclasses.replace(outcomes[0], coded=coded, sent=Sent(0, 400, GRADIENT_OCTETS))
     second = dataclasses.replace(first, rank=1, traffic=None, coded=dataclasses.replace(coded, codec_s=0.5))
     settings = TrainSettings("inc+c", nodes=2, iterations=ITERATIONS, offload="inline")
