@@ -343,4 +343,10 @@ def _lanes_of(builder: Builder, mask: Value) -> Value:
     return builder.bitcast(mask, _GROUP_LANES)
 
 
-MOVES: Final = Moves(avx2.spread_bits, avx2.squeeze_bits, _lanes_of, _put_octets, _get_octets, _put_words, _get_words)
+def _bits_of(builder: Builder, lanes: Value) -> Value:
+    return builder.bitcast(lanes, I64)
+
+
+MOVES: Final = Moves(
+    avx2.spread_bits, avx2.squeeze_bits, _lanes_of, _bits_of, _put_octets, _get_octets, _put_words, _get_words
+)

@@ -11,7 +11,7 @@ that makes the next 64 words shorter. The rest of a value are mantissa and sign:
 below the exponent. Of float32 they are three octets, of bf16 one, and one of a float32 whose low half is 0. So bf16
 that was widened to float32 takes what bf16 takes.
 
-Instruction sets differ in seven primitives (:class:`Moves`), which squeeze bits, octets or words together by a mask,
+Instruction sets differ in eight primitives (:class:`Moves`), which squeeze bits, octets or words together by a mask,
 and spread them. A group of fewer than 64 values is filled up with zeros in the slack behind the target.
 """
 
@@ -84,6 +84,8 @@ class Moves(NamedTuple):
     """Given words and a mask: the way back, for each."""
     lanes: Callable[[Builder, Value], Value]
     """From the bits of a mask to 64 lanes."""
+    bits: Callable[[Builder, Value], Value]
+    """The way back."""
     put_octets: Callable[[Builder, Value, Value, Value, Value], Value]
     """Given an address, a place, 64 octets and a mask: store those in the mask together; return the place behind."""
     get_octets: Callable[[Builder, Value, Value, Value], Value]
@@ -319,7 +321,7 @@ def decoder(groups: Groups) -> Callable[..., int]:
 
 def groups_of(moves: Moves) -> Groups:
     """Return what the body needs, from the primitives of an instruction set."""
-    look32, look16 = _looker(FLOAT32), _looker(BF16)
+    look32, look16 = _looker(moves, FLOAT32), _looker(moves, BF16)
     put32, put_narrow, put16 = (_putter(moves, form) for form in (FLOAT32, NARROW, BF16))
     get32, get_narrow, get16 = (_getter(moves, form) for form in (FLOAT32, NARROW, BF16))
 
@@ -381,7 +383,7 @@ def _rotated(builder: Builder, value: Value, bits: int) -> Value:
     return call(builder, name, value.type, value, value, _all(bits, value.type))
 
 
-def _looker(form: int) -> Any:
+def _looker(moves: Moves, form: int) -> Any:
     if JIT_DISABLED:
         return partial(interpreted.exact_look, form)
 
@@ -399,9 +401,9 @@ def _looker(form: int) -> Any:
             low = vectors.bits_of_plane(builder, low_bits)
         top = call(builder, f"llvm.vector.reduce.umax.v{GROUP}i8", I8, exponents)
         distances = builder.sub(vectors.all_lanes(builder, top, _OCTETS), exponents)
-        there = held(builder, builder.bitcast(not_0, I64))
+        there = moves.bits(builder, not_0)
         over = [builder.icmp_unsigned(">=", distances, _all((1 << width) - 1)) for width in range(1, WIDTH_MAX + 1)]
-        escapes = [builder.and_(held(builder, builder.bitcast(plane, I64)), there) for plane in over]
+        escapes = [builder.and_(moves.bits(builder, plane), there) for plane in over]
         return [there, builder.zext(top, I64), low, *escapes]
 
     return look
@@ -569,7 +571,7 @@ def moves_by_bursts(
 
         return _either(builder, _is_all(builder, mask), get_whole, lambda: get_words(builder, octets, at, mask))
 
-    return Moves(_spread_bits, _squeezed, _lanes_of, put_octets, get_octets, put_all_words, get_all_words)
+    return Moves(_spread_bits, _squeezed, _lanes_of, _bits_of, put_octets, get_octets, put_all_words, get_all_words)
 
 
 _BURST: Final = ir.VectorType(I8, BURST_LEN)
@@ -626,6 +628,11 @@ def _lanes_of(builder: Builder, mask: Value) -> Value:
     repeated = builder.shuffle_vector(octets, ir.Constant(octets.type, ir.Undefined), order)
     bits = ir.Constant(_OCTETS, [1 << lane % 8 for lane in range(GROUP)])
     return builder.icmp_unsigned("!=", builder.and_(repeated, bits), _all(0))
+
+
+def _bits_of(builder: Builder, lanes: Value) -> Value:
+    """Return a mask that LLVM keeps in one register, also where two branches meet."""
+    return held(builder, builder.bitcast(lanes, I64))
 
 
 def mask_of(builder: Builder, mask: Value, burst: int) -> Value:
