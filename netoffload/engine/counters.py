@@ -69,7 +69,7 @@ class Counter(enum.IntEnum):
     BYPASS_UNPROMISED = "tagged segment of a connection whose own socket does not bear the tag"
     BYPASS_UNDECIDED = "tagged segment of a flow that is still being judged, or whose socket is being asked"
     BYPASS_NOT_FLOATS = "tagged segment of a flow whose first kilobyte is not float32"
-    BYPASS_EXACT = "tagged segment with floats that were, or must be, sent exact"
+    BYPASS_EXACT = "tagged segment with floats that were, or must be, sent exact, or of a flow that is judged again"
     BYPASS_PROBATION = "tagged segment of a flow on probation; its floats are rounded too"
     BYPASS_NO_GAIN = (
         "tagged segment that blocks would not make smaller; its floats are rounded too, if the codec rounds"

@@ -152,6 +152,8 @@ def _send(
     is_zeros = reason == Counter.BYPASS_UNDECIDED.value and _is_zeros(frame, segment, flow)
     if reason != 0 and not is_zeros and not forms.needs_lead(flow, segment.seq):
         lent.note_segment(frame, segment, sent.again, now_ns, flow, nic.agenda)
+        if reason == Counter.BYPASS_UNDECIDED.value and flow[flows.JUDGED + judgement.JUDGED_AGAIN]:
+            reason = Counter.BYPASS_EXACT.value  # the flow counted as floats until it sent something else
         counters[reason] += 1
         flow[flows.BYPASSED] += segment.payload_len > 0
         return FORWARD

@@ -19,6 +19,8 @@ from netoffload.engine import judgement
 from netoffload.engine.judgement import FLOATS, JUDGE_FIELDS, NOT_FLOATS, UNDECIDED
 from tests.engine import judgement_corpus as corpus
 from tests.engine import judgement_oracle as oracle
+from tests.engine.frames import make_segment, tcp_of
+from tests.engine.nic_pair import FIRST, connected
 from tests.shared.example_counts import examples
 
 Octets = Uint8Array
@@ -335,6 +337,22 @@ def test_a_flow_that_counts_as_floats_no_more_may_do_so_again() -> None:
     assert judgement.verdict(row) == UNDECIDED, "less than a kilobyte of floats"
     judgement.weigh(row, array, len(text) + 1000, 600, 100 + len(text) + 1000, 0)
     assert judgement.verdict(row) == FLOATS
+
+
+def test_segments_of_a_flow_that_is_judged_again_count_as_exact_until_floats_come() -> None:
+    client, server = connected()
+    floats = np.random.default_rng(8).normal(0, 0.01, 1000).astype("<f4").tobytes()
+    tiny = np.random.default_rng(9).normal(0, 1e-25, 1000).astype("<f4").tobytes()  # of a saturated softmax
+    seq, arrived = FIRST, b""
+    for payload in (floats, tiny, tiny, floats, floats):
+        frames = client.from_host(make_segment(payload, seq=seq, flags="A"))
+        arrived += b"".join(tcp_of(one)[1] for one in server.from_wire(frames))
+        seq += len(payload)
+        client.from_wire(server.from_host(make_segment(flags="A", seq=6, ack=seq, to_client=True)))
+    counts = client.counts()
+    kinds = ("bypass_undecided", "bypass_exact", "tx_rejudged")
+    assert {kind: counts.get(kind, 0) for kind in kinds} == dict(zip(kinds, (0, 2, 1), strict=True))
+    assert len(arrived) == 5 * 4000
 
 
 def test_octets_that_were_not_seen_are_not_put_into_words() -> None:
