@@ -93,7 +93,7 @@ def test_what_makes_no_race_is_refused(words: tuple[str, ...], line: str) -> Non
 def test_contenders_train_until_the_accuracy_with_the_better_learning_rate() -> None:
     names = ("gloo", "powersgd_2", "inline_exact", "pqasgd", "diloco")
     words = [word for name in names for word in ("--what", name)]
-    asked = ["-n", "2", "--rate", "500mbit", "--steps", "60", "--every", "6", "--until", "0.5", "--factors", "1,1e9"]
+    asked = ["-n", "2", "--rate", "2gbit", "--steps", "60", "--every", "6", "--until", "0.5", "--factors", "1,1e9"]
     done = netoffload("bench", "ddp", *asked, *words, "--json")
     assert done.returncode == 0, done.stderr
     results = {result["what"]: result for result in json.loads(done.stdout)["results"]}
