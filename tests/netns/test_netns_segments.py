@@ -115,6 +115,15 @@ def test_vlan_frames_stay_with_the_nic_and_cross_with_their_tag(
     assert grown(bed, 0, before)["bypass_not_tcp"] >= 1
 
 
+def test_a_frame_without_a_vlan_tag_crosses_with_its_length(bed: Testbed) -> None:
+    frame = LARGE[:154]
+    ends = [open_packet(node.device, str(netns_path(node.netns)))[0] for node in bed.plan.nodes[:2]]
+    with ends[0] as sender, ends[1] as receiver:
+        sender.send(emit_vnet(Vnet(), frame))
+        got, _ = _next_of(receiver, frame[12:14])
+    assert parse_vnet(got)[1] == frame
+
+
 def _next_of(receiver: socket.socket, ethertype: bytes) -> tuple[bytes, bytes]:
     """Return the next broadcast frame of a type, with virtio-net header, and its ``struct tpacket_auxdata``."""
     while True:
