@@ -33,6 +33,8 @@ try:
         with open(asked.file, "wb") as values, connection:
             while octets := connection.recv(1 << 20):
                 values.write(octets)
+except socket.gaierror as error:
+    sys.exit(f"plain_socket.py: {asked.address!r}: {error.strerror}")
 except OSError as error:
     hint = "start the receiver there first" if asked.way == "send" else "end what uses it first"
     sys.exit(f"{asked.file}: {error.strerror}" if error.filename else f"port {PORT}: {error.strerror}: {hint}")

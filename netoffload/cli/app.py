@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from importlib.util import find_spec
 from types import FrameType
-from typing import Annotated, Final, TextIO
+from typing import Annotated, Any, Final, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -48,6 +48,9 @@ console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ e
 
 notes = Console(stderr=True)
 """Progress and remarks go here (standard error), so that ``--json`` output stays parseable."""
+
+_UsageError: Final = cast("type[Exception]", typer.BadParameter.__base__)
+"""What typer raises for words that are no option, argument or value of a command. It has no public name for it."""
 
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
@@ -127,6 +130,13 @@ def _command() -> Callable[..., object]:
     return typer.main.get_command(app)
 
 
+def _say_how(error: Any) -> None:
+    """Say in one line what is wrong with a command's words; without any words typer has printed the help."""
+    if type(error).__name__ != "NoArgsIsHelpError":
+        where = f": see {error.ctx.command_path} --help" if error.ctx is not None else ""
+        print(f"netoffload: {' '.join(error.format_message().split()).rstrip('.')}{where}", file=sys.stderr)
+
+
 @contextlib.contextmanager
 def _written_out() -> Iterator[None]:
     """Write what is left in standard output's buffer at the end, and raise an error if that fails."""
@@ -177,7 +187,11 @@ def main() -> None:
         signal.signal(number, _raise_interrupted)
     try:
         with _written_out(), _said_what_is_missing():
-            _command()(standalone_mode=True, prog_name="netoffload")
+            exit_code: Any = _command()(standalone_mode=False, prog_name="netoffload")
+            sys.exit(exit_code)
+    except _UsageError as error:
+        _say_how(error)
+        sys.exit(2)
     except NetOffloadError as error:
         print(f"netoffload: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -66,6 +66,8 @@ def stats(
     if explain:
         _explain(as_json)
         return
+    if alerts and as_json:
+        raise UsageError("--alerts are YAML, as Prometheus reads them: leave out --json")
     if dashboard or alerts:
         _print_file("grafana.json" if dashboard else "alerts.yml")
         return

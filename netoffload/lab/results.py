@@ -295,12 +295,19 @@ def check_writable(path: Path) -> None:
             raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
+def check_figure(path: Path) -> None:
+    """Refuse a file that no figure can be drawn into, before a long command begins."""
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise UsageError(f"cannot draw into {path}: the name of a figure ends in .png, .svg or .pdf")
+    check_writable(path)
+
+
 def read_records(path: Path) -> list[Record]:
     """Read a file of JSON lines; empty lines are skipped."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read records from {path}: {error}") from error
+        raise UsageError(f"cannot read records from {path}: {getattr(error, 'strerror', None) or error}") from error
     records = [from_line(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not records:
         raise UsageError(f"{path} has no record")

@@ -61,10 +61,15 @@ def netns_exists(name: str) -> bool:
 
 def remove_netns(name: str) -> bool:
     """Remove the name; the namespace and all its links end with its last process. False: no namespace had this name."""
-    if not netns_exists(name):
-        return False
-    translated(f"remove network namespace {name}", lambda: netns.remove(str(netns_path(name))))
-    return True
+
+    def remove() -> bool:
+        try:
+            netns.remove(str(netns_path(name)))
+        except FileNotFoundError:  # another process has removed it at the same time
+            return False
+        return True
+
+    return netns_exists(name) and translated(f"remove network namespace {name}", remove)
 
 
 class Namespace:

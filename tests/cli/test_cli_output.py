@@ -1,6 +1,7 @@
 """Output that takes nothing gets one clear line and no traceback; a line in a file stays a line."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from netoffload.compiled.progress import COMPILING
 from netoffload.lab.cli import testbed
+from tests.shared.commands import netoffload, refusal
 
 COMMANDS = (["--version"], ["status", "--help"], pytest.param(["doctor", "--json"], marks=pytest.mark.slow))
 
@@ -39,6 +41,30 @@ def test_a_reader_that_has_seen_enough_is_no_error_worth_a_line() -> None:
     finally:
         os.close(writing)
     assert (ran.returncode, ran.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("up --rat 1", "No such option: --rat (Possible options: --fault, --ports, --rate): see netoffload up --help"),
+        ("bench codec --repeat", "Option '--repeat' requires an argument"),
+        ("train", "Missing argument 'model': see netoffload train --help"),
+        ("stats --alerts --json", "--alerts are YAML, as Prometheus reads them: leave out --json"),
+        ("reproduce all --mnist /none", "/none does not exist"),
+    ],
+)
+def test_words_that_are_no_command_are_one_line(words: str, line: str) -> None:
+    assert refusal(*words.split()) == f"netoffload: {line}"
+
+
+def test_lists_are_json_where_json_is_asked_for() -> None:
+    for order in (["--list", "--json"], ["--json", "--list"]):
+        listed = json.loads(netoffload("train", *order).stdout)
+        assert ("wa+c" in listed["exchanges"], "terngrad" in listed["compressors"], "hdc" in listed["models"]) == (
+            (True,) * 3
+        )
+    papers = json.loads(netoffload("reproduce", "--json").stdout)
+    assert any("inceptionn-fig12" in items for items in papers.values())
 
 
 def test_what_compiles_is_a_whole_line_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

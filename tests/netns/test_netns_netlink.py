@@ -54,6 +54,11 @@ def test_create_open_remove(name: str) -> None:
     assert not netns_exists(name)
 
 
+def test_what_another_process_removes_at_the_same_time_is_no_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netoffload.netlink.netns_exists", lambda _name: True)
+    assert not remove_netns(name)
+
+
 def test_nothing_stays_open(name: str) -> None:
     Namespace.anonymous().close()  # whatever libraries open once
     before = descriptors(), threading.active_count()

@@ -149,6 +149,8 @@ class Ddp:
             self._factors = _factors(asked)
             if through := [name for name in self._names if DDP_HOOKS[name].nic_codec]:
                 raise UsageError(f"--until trains without NICs: leave out {', '.join(through)}")
+        elif (asked.factors, asked.every) != (DdpSettings.factors, DdpSettings.every):
+            raise UsageError("--factors and --every go with --until ACCURACY")
         elif asked.steps < UNTIMED_STEPS + asked.repeat:
             raise UsageError(
                 f"{asked.steps} steps are too few: {UNTIMED_STEPS} are not timed, and each of {asked.repeat} rounds "

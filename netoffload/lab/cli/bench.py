@@ -26,9 +26,14 @@ def command_of(settings: type[Settings]) -> Callable[..., None]:
     def command(
         asked: Any, as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
     ) -> None:
+        path = getattr(asked, "figure", None)
+        if path is not None:
+            from netoffload.lab.results import check_figure
+
+            check_figure(path)
         experiment = asked.prepared()
         run(experiment, as_json=as_json)
-        if (path := getattr(asked, "figure", None)) is not None and (found := experiment.findings(None)) is not None:
+        if path is not None and (found := experiment.findings(None)) is not None:
             found.draw(path)
             notes.print(f"the figure is in {path}", highlight=False)
 

@@ -68,9 +68,10 @@ def report(
 def _write_pages(folder: Path, out: Path | None, lab: Path | None, *, as_page: bool) -> None:
     from netoffload.lab import papers
     from netoffload.lab.papers import page, web
+    from netoffload.lab.results import SUFFIX
 
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder of netoffload reproduce")
+    if not any((folder / f"{item.name}{SUFFIX}").is_file() for paper in papers.PAPERS for item in paper.items):
+        raise UsageError(f"{folder} is no folder of netoffload reproduce: it has no records of an item")
     if as_page:
         path = (out or folder) / "index.html"
         web.write(papers.PAPERS, folder, path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from netoffload.cli.app import app, console, notes, progress_bar
-from netoffload.errors import RunError
+from netoffload.errors import RunError, UsageError
 from netoffload.lab.cli.figures import drawn
 from netoffload.lab.cli.training_runs import prepared
 from netoffload.lab.declared import Column, Table, words
@@ -53,9 +53,12 @@ def reproduce(
     from netoffload.lab.papers.reproduction import Reproduction
 
     if not names:
-        _list()
+        _list(as_json=as_json)
         return
     items = papers.chosen(names)
+    for path in (mnist, cifar10):
+        if path is not None and not path.exists():
+            raise UsageError(f"{path} does not exist")
     data = {name: path for name, path in (("mnist", mnist), ("cifar10", cifar10)) if path is not None}
     effort = "--quick" if quick else "--full"
     work = Reproduction(items, out, not quick, data, " ".join(("netoffload reproduce", *names, effort)))
@@ -78,9 +81,13 @@ def reproduce(
         raise RunError(f"{len(failed)} of the steps failed: {failed[0]}")
 
 
-def _list() -> None:
+def _list(*, as_json: bool) -> None:
     from netoffload.lab import papers
 
+    if as_json:
+        items = {paper.citation: {item.name: item.title for item in paper.items} for paper in papers.PAPERS}
+        print(json.dumps(items, indent=2))
+        return
     for paper in papers.PAPERS:
         rows = [(item.name, item.title) for item in paper.items]
         console.print(drawn(Table(paper.citation, [words("name"), words("what")], rows)))

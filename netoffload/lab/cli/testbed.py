@@ -281,7 +281,9 @@ def plan_from_options(nodes: int, rate: str | None, mtu: int, nic: NicSettings |
     links = () if rate is None else parse_links(rate)
     is_one_rate = len(links) == 1 and links[0].down_bps == links[0].up_bps
     shaped = {"rate_bps": links[0].up_bps} if is_one_rate else {"links": links}
-    return make_plan(TestbedSettings(nodes=nodes, mtu=mtu, nic=nic, **shaped), run_id or new_run_id())
+    return make_plan(
+        TestbedSettings(nodes=nodes, mtu=mtu, nic=nic, **shaped), new_run_id() if run_id is None else run_id
+    )
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass
 from functools import partial
@@ -144,23 +145,29 @@ class TrainOptions(RunOptions):
     tensorboard: Path | None = setting(None, "Keep scalars and histograms in this folder.", shown_default=False)
 
 
-def _list_methods(asked: bool) -> None:
-    if asked:
-        from netoffload import compressors, methods
-        from netoffload.lab.training.models import MODELS
+def _list_methods(context: typer.Context, asked: bool) -> None:
+    if not asked:
+        return
+    from netoffload import compressors, methods
+    from netoffload.lab.training.models import MODELS
 
-        known = compressors.registry
-        text = "\n".join((methods.registry.__doc__ or "").splitlines()[2:])
-        text += "\ncompressors: " + ", ".join((*known.names(), *known.ALIASES)) + "\n\n"
-        text += "\n".join(f"model {model}" for model in MODELS.values())
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    known = compressors.registry
+    names = [*known.names(), *known.ALIASES]
+    if context.params.get("as_json"):
+        models = {name: str(model).partition(": ")[2] for name, model in MODELS.items()}
+        exchanges = list(methods.registry.FAMILIES)
+        print(json.dumps({"exchanges": exchanges, "compressors": names, "models": models}, indent=2))
         raise typer.Exit
+    text = "\n".join((methods.registry.__doc__ or "").splitlines()[2:])
+    text += "\ncompressors: " + ", ".join(names) + "\n\n"
+    text += "\n".join(f"model {model}" for model in MODELS.values())
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit
 
 
-ShowList = Annotated[
-    bool, typer.Option("--list", is_eager=True, callback=_list_methods, help="List methods and models, and stop.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+ShowList = Annotated[bool, typer.Option("--list", callback=_list_methods, help="List methods and models, and stop.")]
+AsJson = Annotated[bool, typer.Option("--json", is_eager=True, help="Print JSON instead of a table.")]
+"""Eager, so that ``--list`` knows it wherever it stands."""
 
 
 @app.command()
@@ -184,7 +191,7 @@ def train(*, asked: TrainOptions, nic: NicSettings, show_list: ShowList = False,
     from netoffload.lab.training.plan import Outputs, parse_seeds
 
     each = _one_per_exchange(asked)
-    seeds = parse_seeds(asked.seeds or str(asked.seed))
+    seeds = parse_seeds(str(asked.seed) if asked.seeds is None else asked.seeds)
     runs = [dataclasses.replace(run, seed=seed) for seed in seeds for run in each]
     testbed, found = testbed_settings(runs, asked.rate, nic, asked.mtu), RunSeries.of(runs, asked.baselines)
     names = [field.name for field in dataclasses.fields(Outputs)]

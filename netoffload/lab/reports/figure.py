@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from netoffload.errors import UsageError
 from netoffload.lab.reports.summary import VIA_NICS, Summary
 from netoffload.lab.reports.table import TIMES, WIDEST, describe_run
+from netoffload.lab.results import check_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,13 +144,15 @@ def written(path: Path) -> Iterator[Figure]:
     import matplotlib
     from matplotlib.figure import Figure
 
+    check_figure(path)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11, 6.2), dpi=160, facecolor="white")
         yield figure
         try:
             figure.savefig(path)
         except (OSError, ValueError) as error:
-            raise UsageError(f"cannot write the figure to {path}: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"cannot write the figure to {path}: {reason}") from error
 
 
 def _headline(summary: Summary) -> str:

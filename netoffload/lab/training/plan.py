@@ -97,6 +97,10 @@ class Outputs:
         """Refuse to resume without checkpoints."""
         if self.resume and self.checkpoint is None:
             raise UsageError("--resume needs --checkpoint DIR, where the checkpoints are")
+        if self.capture is None and self.capture_every != Outputs.capture_every:
+            raise UsageError("--capture-every goes with --capture FILE")
+        if self.checkpoint is None and self.checkpoint_every != Outputs.checkpoint_every:
+            raise UsageError("--checkpoint-every goes with --checkpoint DIR")
 
     def check(self, runs: Sequence[Planned], nic: NicSettings | None) -> None:
         """Refuse before anything is built."""
@@ -133,6 +137,11 @@ class Outputs:
         found = checkpoint.find(asked) if asked else None
         if asked is None or found is None:
             return None
+        if found.iteration > run.settings.iterations:
+            raise UsageError(
+                f"the checkpoint of {run.name} is {found.iteration} iterations into the run, beyond "
+                f"{run.settings.iterations}: ask for more --iterations, or remove {asked.folder} to begin anew"
+            )
         enough = run.settings.stop_at_accuracy
         is_enough = enough is not None and found.accuracy is not None and found.accuracy >= enough
         if found.iteration < run.settings.iterations and not is_enough:

@@ -16,6 +16,7 @@ from netoffload.lab.training.checkpoint import Checkpoints, describe, find
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 from netoffload.lab.training.dataset import Dataset
 from netoffload.lab.training.inprocess import Learned
+from netoffload.lab.training.plan import Outputs, Planned
 from netoffload.lab.training.replica import Replica
 from netoffload.methods import FAMILIES
 from tests.shared.quick_cases import with_quick
@@ -154,6 +155,16 @@ def test_a_checkpoint_of_another_run_is_refused(
         find(asked(tmp_path, a_run("inc", **options), resume=True))
     with pytest.raises(UsageError, match="holds a checkpoint: go on with --resume"):
         find(dataclasses.replace(mine, resume=False))
+
+
+def test_a_checkpoint_beyond_the_run_that_is_asked_for_is_refused(tmp_path: Path, noise: Dataset) -> None:
+    outputs = Outputs(checkpoint=tmp_path, resume=True)
+    begun, shorter = (Planned(a_run("inc", iterations=iterations), False) for iterations in (3, 2))
+    at = outputs.checkpointing(begun, None)
+    assert at is not None
+    train(begun.settings, noise, at)
+    with pytest.raises(UsageError, match="is 3 iterations into the run, beyond 2: ask for more --iterations"):
+        outputs.finished(shorter, None)
 
 
 def test_the_bound_belongs_to_a_run_whose_floats_it_rounds() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,17 @@ def test_the_exchanges_are_listed() -> None:
     done = netoffload("train", "--list")
     assert done.returncode == 0
     assert all(name in done.stdout for name in ("wa+c", "psgd", "pqasgd", "compressors: none, nic"))
+
+
+def test_a_page_of_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    line = refusal("report", str(tmp_path), "--html")
+    assert line == f"netoffload: {tmp_path} is no folder of netoffload reproduce: it has no records of an item"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", ["--capture-every 5", "--checkpoint-every 5", "--resume"])
+def test_an_option_without_the_one_that_it_goes_with_is_refused(words: str) -> None:
+    assert re.search(" (goes with|needs) --c", refusal("train", "hdc", *words.split()))
 
 
 def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
