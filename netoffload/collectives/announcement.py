@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import enum
 import itertools
+import operator
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import SupportsIndex
 
 import numpy as np
 
@@ -233,7 +235,9 @@ def check_pair_counts(
     meet(exchange, Announcement(Call.CONFIRM))
 
 
-def check_root(root: int, size: int) -> None:
-    """Raise UsageError if ``root`` is not a rank."""
-    if not 0 <= root < size:
+def check_root(root: SupportsIndex, size: int) -> int:
+    """Return a root as Python's integer; raises UsageError if it is not a rank."""
+    number = operator.index(root) if isinstance(root, SupportsIndex) else -1
+    if not 0 <= number < size:
         raise UsageError(f"root {root} is not a rank: there are {size}, counted from 0")
+    return number

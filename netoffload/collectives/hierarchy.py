@@ -13,6 +13,7 @@ Until then a rank is late, and a transport may wait for it; after that a call in
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 
 from netoffload.collectives.announcement import Announcement, Call, meet, met
@@ -64,13 +65,18 @@ def groups_by_network(addresses: Sequence[str]) -> list[list[int]]:
     return list(groups.values())
 
 
-def check_groups(groups: Groups, size: int) -> None:
-    """Raise UsageError unless every rank below ``size`` is in exactly one group, and no group is empty."""
-    listed = sorted(rank for group in groups for rank in group)
-    if listed != list(range(size)) or not all(groups):
-        raise UsageError(
-            f"groups {[list(group) for group in groups]} do not hold each of the {size} ranks exactly once"
-        )
+def check_groups(groups: Groups, size: int) -> list[list[int]]:
+    """Return groups as lists; raises UsageError unless every rank below ``size`` is in exactly one, and none is empty.
+
+    Arrays of NumPy are groups too.
+    """
+    try:
+        lists = [[operator.index(rank) for rank in group] for group in groups]
+    except TypeError:
+        raise UsageError(f"groups {groups} are no lists of ranks, such as [[0, 1], [2, 3]]") from None
+    if sorted(rank for group in lists for rank in group) != list(range(size)) or not all(lists):
+        raise UsageError(f"groups {lists} do not hold each of the {size} ranks exactly once")
+    return lists
 
 
 def hierarchical_allreduce(
@@ -90,7 +96,7 @@ def hierarchical_allreduce(
     What an aggregator sends down is untagged.
     """
     octets_of(values)
-    check_groups(groups, exchange.size)
+    groups = check_groups(groups, exchange.size)
     check_choice("top", top, TOPS)
     details = f"top {top}, groups {' | '.join(','.join(map(str, group)) for group in groups)}"
     announced = Announcement(Call.HIERARCHICAL_ALLREDUCE, values.size, tagged, operation, details=details)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -25,7 +25,8 @@ from netoffload.collectives import (
     ring_reduce_scatter,
     scatter,
 )
-from netoffload.collectives.hierarchy import default_groups, groups_by_network
+from netoffload.collectives.announcement import check_root
+from netoffload.collectives.hierarchy import check_groups, default_groups, groups_by_network
 from netoffload.collectives.inprocess import InProcessExchange, run_ranks
 from netoffload.collectives.ring import chunk_for, spans_in_words
 from netoffload.collectives.schedule import Span, consecutive, partition
@@ -256,6 +257,19 @@ def test_groups_hold_every_rank_once() -> None:
     for bad in ([[0], [0, 1]], [[0]], [[0, 1], []], [[0, 2]]):
         with pytest.raises(UsageError, match="exactly once"):
             run_ranks(2, functools.partial(hierarchical_allreduce, values=zeros(4), groups=bad, tagged=False))
+    given: Any
+    for given in (5, [0, 1], [["0", "1"]]):
+        with pytest.raises(UsageError, match="are no lists of ranks"):
+            check_groups(given, 2)
+    given = [np.array([0, 2]), np.array([1])]
+    assert check_groups(given, 3) == [[0, 2], [1]]
+
+
+def test_a_root_is_any_integer_below_the_size() -> None:
+    assert type(check_root(np.int64(1), 2)) is int
+    for bad in (2, -1, "0", 0.0):
+        with pytest.raises(UsageError, match=f"root {bad} is not a rank"):
+            check_root(bad, 2)  # type: ignore[arg-type]
 
 
 Body = Callable[[InProcessExchange], None]

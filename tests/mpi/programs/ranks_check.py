@@ -84,14 +84,15 @@ def check_one_ranks_refusal(comm: CompComm) -> None:
     if comm.size == 1:
         return
     odd = comm.rank == comm.size - 1
+    last: Any = np.int64(comm.size - 1)
     wrong, right = np.zeros(8), np.zeros(8, np.float32)
     calls: tuple[Callable[..., object], ...] = (
         lambda values: comm.Allreduce_comp(MPI.IN_PLACE, values),
-        lambda values: comm.Bcast_comp(values, 0),
+        lambda values: comm.Bcast_comp(values, 0 * last),
         lambda values: comm.Allreduce_comp(
             MPI.IN_PLACE, right, algorithm="hierarchical", groups=None if values is right else [[0]]
         ),
-        lambda values: comm.Scatter_comp(np.ones(comm.size, np.float32), right[: 1 + (values is wrong)], comm.size - 1),
+        lambda values: comm.Scatter_comp(np.ones(comm.size, np.float32), right[: 1 + (values is wrong)], last),
         lambda values: comm.Alltoall_comp([values, 1], [right, 1]),
         lambda values: comm.Iallreduce_comp(MPI.IN_PLACE, values).Wait(),
     )
