@@ -7,6 +7,7 @@ Every state waits for its first gradient while the program's optimizers step, wh
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
 import sys
@@ -31,7 +32,9 @@ ENGINES: Final = {
 
 _waiting: list[FirstGradient] = []
 _hooks: list[RemovableHandle] = []
-"""Torch's hook, while a state waits."""
+"""Torch's hook, from the first state on. Nobody removes it: another thread's optimizer may be going through the hooks,
+and raises if one is gone.
+"""
 
 
 class FirstGradient:
@@ -39,16 +42,14 @@ class FirstGradient:
 
     def __init__(self, *, require: bool) -> None:
         self.steps, self.reason, self._require = 0, "", require
-        if not _waiting:
+        if not _hooks:
             _hooks.append(register_optimizer_step_post_hook(_stepped))
         _waiting.append(self)
 
     def came(self) -> None:
         """Wait no longer."""
-        if self in _waiting:
+        with contextlib.suppress(ValueError):  # it came before, or another thread was faster
             _waiting.remove(self)
-            if not _waiting:
-                _hooks.pop().remove()
 
     def give_up(self) -> str:
         """Say that no gradient came, and return the line if that is an error."""

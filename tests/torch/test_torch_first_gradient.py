@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from netoffload.errors import UsageError
 from netoffload.torch import CompressionState, compress_hook, first_gradient
@@ -64,6 +65,16 @@ def test_a_hook_that_nobody_calls_is_one_line_with_the_likely_reason(
     assert len(said) == 2
     seen.close()
     del lost
+
+
+def test_the_end_of_the_wait_disturbs_no_hook_of_others() -> None:
+    seen: list[int] = []
+    state = CompressionState()
+    hook = register_optimizer_step_post_hook(lambda *_: seen.append(1))
+    step(STEPS_MAX + 1)
+    hook.remove()
+    assert len(seen) == STEPS_MAX + 1
+    del state
 
 
 def test_a_required_hook_that_nobody_calls_is_an_error() -> None:
