@@ -34,6 +34,14 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_unknown_host_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "in.bin").write_bytes(bytes(4))
+    said = plain_socket("send", "no host", str(tmp_path / "in.bin"))
+    assert said.returncode == 1
+    assert said.stderr.startswith("plain_socket.py: 'no host': ")
+    assert said.stderr.count("\n") == 1
+
+
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     said = plain_socket("send", "127.99.1.2", str(tmp_path / "none.bin"))
     assert (said.returncode, said.stderr) == (1, f"{tmp_path}/none.bin: No such file or directory\n")

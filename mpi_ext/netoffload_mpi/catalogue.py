@@ -157,7 +157,7 @@ def plan_allreduce_ring(place: RankOfSize, sendbuf: Any, recvbuf: Any, op: MPI.O
 def plan_reduce(place: RankOfSize, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Plan:
     """Reduce over all ranks, to ``root``, which alone uses ``recvbuf``."""
     operation = operation_of(op)
-    root = check_root(root, place.size)
+    check_root(root, place.size)
     if place.rank == root:
         target = float_vector(recvbuf, writable=True)
         source = source_of(sendbuf, target)
@@ -244,7 +244,7 @@ def _gather_counts(exchange: Exchange, count: int) -> list[int]:
 
 def plan_broadcast(place: RankOfSize, buf: Any, root: int = 0) -> Plan:
     """Give every rank the values of ``root``; the root rounds its own to what the others receive."""
-    root = check_root(root, place.size)
+    check_root(root, place.size)
     values = float_vector(buf, writable=True)
 
     def run(plane: MpiPlane) -> None:
@@ -268,7 +268,6 @@ def plan_allgather(place: RankOfSize, sendbuf: Any, recvbuf: Any) -> Plan:
 
 def plan_gather(place: RankOfSize, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
     """Collect equal blocks on ``root``, which alone uses ``recvbuf``. The root's own block stays exact."""
-    root = check_root(root, place.size)
     values, spans, own = _root_blocks(place, recvbuf, root, writable=True)
     source = source_of(sendbuf, own) if own is not None else float_vector(not_in_place(sendbuf), writable=False)
     block = own if source is None else source
@@ -282,7 +281,6 @@ def plan_gather(place: RankOfSize, sendbuf: Any, recvbuf: Any, root: int = 0) ->
 
 def plan_scatter(place: RankOfSize, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
     """Send every rank an equal block from ``root``, which alone uses ``sendbuf``. The root's own block stays exact."""
-    root = check_root(root, place.size)
     values, spans, own = _root_blocks(place, sendbuf, root, writable=False)
     target = own if is_in_place(recvbuf) and own is not None else float_vector(not_in_place(recvbuf), writable=True)
 
@@ -317,6 +315,7 @@ def _root_blocks(
     place: RankOfSize, spec: Any, root: int, *, writable: bool
 ) -> tuple[Float32Array | None, tuple[Span, ...] | None, Float32Array | None]:
     """Return the root's vector, the places of its blocks, and the root's own block; on other ranks None three times."""
+    check_root(root, place.size)
     if place.rank != root:
         return None, None, None
     values, spans = place.blocks_of(spec, place.size, writable=writable)

@@ -59,9 +59,9 @@ def _through_root(
     root: int,
     tagged: bool,
 ) -> None:
+    root = check_root(root, exchange.size)
     is_root, is_gather = exchange.rank == root, call is Call.GATHER
     octets_of(own, _types(tagged))
-    check_root(root, exchange.size)
     pieces = {root: own}
     if is_root:
         blocks = _blocks(exchange, all_blocks, spans, tagged)

@@ -31,7 +31,7 @@ def broadcast(
 ) -> None:
     """Replace ``values`` on every rank by those of ``root``, which rounds its own by ``quantise``."""
     octets = octets_of(values)
-    check_root(root, exchange.size)
+    root = check_root(root, exchange.size)
     with met(exchange, Announcement(Call.BROADCAST, values.size, tagged, root=root), already=have_met):
         branch = branch_of(exchange, values.size, root)
         if branch.parent is None and exchange.size > 1:
@@ -51,7 +51,7 @@ def reduce(
 ) -> None:
     """Replace ``values`` on ``root`` by the reduction over all ranks, on other ranks by partial sums."""
     octets_of(values)
-    check_root(root, exchange.size)
+    root = check_root(root, exchange.size)
     with met(exchange, Announcement(Call.REDUCE, values.size, tagged, operation, root=root), already=have_met):
         branch, staged = branch_of(exchange, values.size, root), exchange.scratch(chunk_floats)
         inward = [exchange.channel(child, tagged=tagged) for child in branch.children]

@@ -138,7 +138,7 @@ def aggregator_allreduce(
     # It is a worker too: its own values come first, then those of the others in rank order. The result comes down
     # untagged, so all ranks end identical.
     octets = octets_of(values)
-    check_root(aggregator, exchange.size)
+    aggregator = check_root(aggregator, exchange.size)
     announced = Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator)
     with met(exchange, announced, already=have_met):
         if exchange.rank != aggregator:

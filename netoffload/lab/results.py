@@ -297,7 +297,7 @@ def check_writable(path: Path) -> None:
 
 def check_figure(path: Path) -> None:
     """Refuse a file that no figure can be drawn into, before a long command begins."""
-    if path.suffix not in (".png", ".svg", ".pdf"):
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise UsageError(f"cannot draw into {path}: the name of a figure ends in .png, .svg or .pdf")
     check_writable(path)
 

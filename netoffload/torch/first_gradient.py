@@ -7,7 +7,6 @@ Every state waits for its first gradient while the program's optimizers step, wh
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import os
 import sys
@@ -46,14 +45,18 @@ class FirstGradient:
             _hooks.append(register_optimizer_step_post_hook(_stepped))
         _waiting.append(self)
 
-    def came(self) -> None:
-        """Wait no longer."""
-        with contextlib.suppress(ValueError):  # it came before, or another thread was faster
+    def came(self) -> bool:
+        """Wait no longer; return False if it has not waited: it came before, or another thread was faster."""
+        try:
             _waiting.remove(self)
+        except ValueError:
+            return False
+        return True
 
     def give_up(self) -> str:
         """Say that no gradient came, and return the line if that is an error."""
-        self.came()
+        if not self.came():
+            return ""
         line = (
             f"no gradient reached a CompressionState in {self.steps} optimizer steps, so none was compressed: "
             f"{self.reason or self._likely()}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from netoffload.errors import TestbedError
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, build, make_plan, run_ranks
 from netoffload.lab.testbed.processes import identify
 from tests.netns.programs.both_ways import carry_both_ways
 from tests.shared.beds import asked, built, nic_pids, wait_for_end_of_nic
@@ -28,6 +28,19 @@ def test_octets_cross_both_nics_bit_exact_and_are_counted(nic_bed: Testbed) -> N
         assert OCTETS * 1.02 < octets < OCTETS * 1.2  # every header of every segment
         assert OCTETS / mss_octets < frames < 3 * OCTETS / mss_octets  # segments, not super-segments
     assert after[2].tx_octets == before[2].tx_octets  # the bridge knows who lives where
+
+
+def test_nics_that_compress_any_octets_do_not_change_the_rate_that_is_measured(run_id: str) -> None:
+    settings = TestbedSettings(2, 100_000_000, nic=NicSettings(codec="exact", tag="any"))
+    with Testbed(make_plan(settings, run_id)) as bed:
+        assert bed.rate_bps_measured == pytest.approx(100e6, rel=0.05)
+
+
+def test_a_rate_that_faults_keep_away_from_is_refused_as_such(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "ATTEMPTS", 1)
+    plan = make_plan(TestbedSettings(2, 100_000_000, nic=NicSettings(faults="loss=0.05,seed=1")), run_id)
+    with pytest.raises(TestbedError, match="the faults that NICs make on purpose"), Testbed(plan):
+        pass
 
 
 def test_a_run_with_nics_ends_them_and_leaves_nothing(run_id: str, left_of: Callable[[str], list[str]]) -> None:

@@ -368,9 +368,15 @@ def check_rate(bed: Testbed, progress: Callable[[str], None]) -> float:
                 f"measuring again ({attempt + 1} of {ATTEMPTS})"
             )
             time.sleep(attempt * PAUSE_S)
+    nic = bed.plan.settings.nic
     raise TestbedError(
         f"asked for {format_rate(asked_bps)}, measured {format_rate(worst_bps)} ({ATTEMPTS} times off by more "
-        f"than {TOLERANCE:.0%}): this machine is too slow or too busy; end other work or choose a lower rate"
+        f"than {TOLERANCE:.0%}): "
+        + (
+            "the faults that NICs make on purpose hold the stream up; leave out --rate or --fault"
+            if nic is not None and nic.faults
+            else "this machine is too slow or too busy; end other work or choose a lower rate"
+        )
     )
 
 

@@ -45,7 +45,8 @@ CONNECT_S: Final = 120
 TCP_MD5SIG: Final = 14  # linux/tcp.h
 READ_OCTETS: Final = 512 * 1024
 """Largest read: it fits in the cache beside the octets that it is compared with."""
-ZEROS_OCTETS: Final = 256 * 1024
+NOISE_OCTETS: Final = 256 * 1024
+"""A probe's octets. No codec makes noise shorter, so a probe measures the wire, also if NICs compress any octets."""
 WARM_UP_ROUND_TRIPS: Final = 200
 
 _libc = ctypes.CDLL(None)
@@ -57,7 +58,7 @@ class Judge:
 
     def __init__(self, sent: np.ndarray, rounded: np.ndarray, rotation: int = 0) -> None:
         """Judge a stream that repeats uint32[n] ``sent`` and begins with ``sent[rotation]``."""
-        import numpy as np  # here, because a stream of zeros has no time for it
+        import numpy as np  # here, because a probe has no time for it
 
         self._np = np
         self._sent, self._rounded = np.roll(sent, -rotation), np.roll(rounded, -rotation)
@@ -120,14 +121,14 @@ class Judge:
 class Writer:
     """Sends one direction's octets with the writes, pauses and options that its options name.
 
-    Options: ``sent`` (file; None: zeros), ``octets`` (None: for ever), ``rotation``; ``write_octets`` (smallest,
+    Options: ``sent`` (file; None: noise), ``octets`` (None: for ever), ``rotation``; ``write_octets`` (smallest,
     largest, step; default: the whole file), ``rate_octets_per_s``, ``more``, ``cork``, ``whole`` (ends with a float).
     """
 
     def __init__(self, options: dict[str, Any], stopped: threading.Event) -> None:
         """Send as ``options`` say, to their end or until ``stopped`` is set."""
         path, first = options.get("sent"), 4 * options.get("rotation", 0)
-        octets = bytes(ZEROS_OCTETS) if path is None else Path(path).read_bytes()
+        octets = random.Random(0).randbytes(NOISE_OCTETS) if path is None else Path(path).read_bytes()
         self._block = len(octets)
         self._view = memoryview(octets[first:] + octets + octets[:first])
         self._options, self._stopped = options, stopped

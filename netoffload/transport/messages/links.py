@@ -31,7 +31,7 @@ from netoffload.transport.wiring.lanes import CALL_LANES, EVERY, TAGGED_LANES, C
 REFUSED_S = 0.5
 """Time after which a rank that refused a connection counts as closed. If it died, the watch finds out sooner."""
 
-PROBE_S = 0.5  # time in which a rank that lives takes a connection
+PROBE_S = 2.0  # a rank that lives keeps a connection for so long; on busy cores a dying one kept one for 0.5 s
 
 
 @dataclass(eq=False)
