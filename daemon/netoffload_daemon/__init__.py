@@ -36,6 +36,6 @@ socket. The loop counts a frame that a device refuses; a deleted interface ends 
 the buffer is full, the loop stops reading the host's device and waits for the wire. So frames wait in the host's queue,
 where TCP limits them, and none is lost.
 
-**Stopping.** SIGTERM, SIGINT and the control socket's ``stop`` all write to one event descriptor. The loop then empties
-both directions once and returns; the process exits with 0.
+**Stopping.** SIGTERM, SIGINT, SIGHUP and the control socket's ``stop`` all write to one event descriptor. The loop then
+empties both directions once and returns; the process exits with 0.
 """

@@ -99,8 +99,9 @@ def run(settings: NicProcess) -> int:
             drop(settings.user)
         if new_tap is not None and not settings.ephemeral:
             _keep(new_tap, settings)  # only now, so that a failed start leaves no TAP behind
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: os.eventfd_write(event, 1))
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
+                signal.signal(number, lambda *_: os.eventfd_write(event, 1))
         loop = Loop(event, loop_settings, port)
         stack.callback(loop.stop)  # the stack stops the loop before it closes a device
         loop.start(settings.threads)

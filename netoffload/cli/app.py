@@ -184,7 +184,8 @@ def main() -> None:
     """Run the command line: one clear line per error, everything undone on Ctrl-C and SIGTERM."""
     end_at_once()
     for number in _SIGNALS:
-        signal.signal(number, _raise_interrupted)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
+            signal.signal(number, _raise_interrupted)
     try:
         with _written_out(), _said_what_is_missing():
             exit_code: Any = _command()(standalone_mode=False, prog_name="netoffload")

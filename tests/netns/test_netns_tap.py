@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -56,3 +57,16 @@ def test_a_tap_that_was_there_stays_what_it_is(wire: str) -> None:
     with running(wire, "--ephemeral") as nic:
         assert end(nic) == []
     assert "qlen 77" in links(wire)
+
+
+def test_sighup_ends_a_nic_but_not_under_nohup(wire: str) -> None:
+    with running(wire, "--ephemeral") as nic:
+        assert (end(nic, signal.SIGHUP), nic.returncode) == ([], 0)
+    words = ["--host", "tap:t0", "--host-netns", wire, "--wire", "w0", "--wire-netns", wire, "--ephemeral"]
+    nohup = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", sys.executable, "-m", "netoffload", "nic"]
+    with running_nic(words, command=nohup, stderr=subprocess.PIPE) as nic:
+        status = Path(f"/proc/{nic.pid}/status").read_text()
+        (ignored,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
+        assert int(ignored, 16) & 1 << (signal.SIGHUP - 1)
+        nic.send_signal(signal.SIGHUP)
+        assert (end(nic), nic.returncode) == ([], 0)

@@ -197,6 +197,7 @@ def test_each_direction_is_measured_with_as_many_streams_as_fill_it(
     with Testbed(make_plan(TestbedSettings(3, nic=None, links=parse_links("20mbit/10mbit")), run_id)) as bed:
         assert any(bed.rate_bps_measured == pytest.approx(rate_bps, rel=0.05) for rate_bps in (20e6, 10e6))
         monkeypatch.setattr(build, "ATTEMPTS", 3)
+        monkeypatch.setattr(build, "PAUSE_S", 0)
 
         def refusal() -> str:
             with pytest.raises(TestbedError) as refused:

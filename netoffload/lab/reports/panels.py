@@ -60,7 +60,10 @@ class Panel:
 
 
 def draw_panels(panels: Sequence[Panel], title: str, path: Path) -> None:
-    """Draw panels into a file; its suffix decides the format (PNG, SVG, PDF)."""
+    """Draw panels into a file; its suffix decides the format (PNG, SVG, PDF).
+
+    A panel with the series of the one to its left has no legend.
+    """
     rows = -(-len(panels) // COLUMNS)
     columns = min(len(panels), COLUMNS)
     with written(path) as figure:
@@ -69,10 +72,12 @@ def draw_panels(panels: Sequence[Panel], title: str, path: Path) -> None:
         figure.set_layout_engine("constrained")
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
         for number, panel in enumerate(panels):
-            _draw(figure.add_subplot(rows, columns, number + 1), panel)
+            names = [series.name for series in panel.series]
+            is_new = number % columns == 0 or names != [series.name for series in panels[number - 1].series]
+            _draw(figure.add_subplot(rows, columns, number + 1), panel, has_legend=is_new and len(names) > 1)
 
 
-def _draw(axes: Axes, panel: Panel) -> None:
+def _draw(axes: Axes, panel: Panel, *, has_legend: bool) -> None:
     is_bars = panel.kind in ("bars", "heaps")
     (_draw_bars if is_bars else _draw_lines)(axes, panel)
     axes.set_title(textwrap.fill(panel.title, TITLE_CHARACTERS), fontsize=9.5)
@@ -85,7 +90,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.tick_params(labelsize=7.5, labelcolor=TEXT_COLOUR)
     axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
     axes.set_axisbelow(True)
-    if len(panel.series) > 1:
+    if has_legend:
         axes.legend(framealpha=0.85, edgecolor="none", fontsize=7, handlelength=1.4)
         if is_bars and not panel.log_y:
             axes.set_ylim(top=HEADROOM * axes.get_ylim()[1])

@@ -225,7 +225,7 @@ def test_the_command_reports_what_the_model_counts(suffix: str, tmp_path: Path) 
         (("--codec", "none"), "codec 'none' has no burst engine"),
         (("--codec", "packed"), "codec 'packed' has no burst engine: choose from inceptionn, bounded"),
         (("--bound", "17"), "bound 17 is outside 1..16"),
-        (("--gradients", "laplace:1"), "gradients 'laplace:1' are unknown"),
+        (("--gradients", "laplace:1"), "gradients 'laplace:1' are no .npy or .bin file of float32: name one, or write"),
         (("--gradients", "/nonexistent.npy"), "cannot read gradients /nonexistent.npy"),
     ],
 )
