@@ -177,3 +177,11 @@ def test_an_id_that_is_nobodys_codes_nothing(made_up: int) -> None:
     words = np.zeros(64, np.uint32)
     kernels.round_trip(made_up, values.view(np.uint32), 10, words)
     assert words.tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize(("name", "counted"), [("truncate24", 1), ("truncate22", 2), ("truncate16", 2), ("none", 3)])
+def test_a_codec_with_one_width_counts_its_floats_under_that(name: str, counted: int) -> None:
+    source, target = np.zeros(4 * 64, np.uint8), np.zeros(1000, np.uint8)
+    classes = np.zeros(4, np.int64)
+    kernels.encode_fit(get(name).codec_id, source, 0, 64, 10, target, 0, 500, classes)
+    assert classes.tolist() == [64 * (place == counted) for place in range(4)]

@@ -157,6 +157,19 @@ def sparse() -> Any:
     return [own.to_dense().tolist() == expected, refused.startswith("sparse tensors can be summed only")]
 
 
+def parts() -> Any:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group, own = dist.new_group(), torch.full((2,), float(rank))
+    gathered = [[torch.zeros(2)] for _ in range(size)]
+    dist.all_gather_coalesced(gathered, [own], group)
+    wrong = [[torch.zeros(2 + (other == rank))] for other in range(size)]
+    refused = error_of(lambda: dist.all_gather_coalesced(wrong, [own], group), UsageError)
+    return [
+        [part.tolist() for (part,) in gathered] == [[float(other)] * 2 for other in range(size)],
+        refused == "this rank's own part has 3 elements of torch.float32, not 2 of torch.float32",
+    ]
+
+
 def monitored() -> Any:
     """All ranks hear who did not come."""
     world, last = dist.group.WORLD, dist.get_world_size() - 1
@@ -174,7 +187,7 @@ def monitored() -> Any:
 
 def take_part(rank: int, size: int, port: int) -> Any:
     join(rank, size, port)
-    checks = [identity, borrowed, averages, complex_numbers, sparse, monitored, fsdp1]
+    checks = [identity, borrowed, averages, complex_numbers, sparse, parts, monitored, fsdp1]
     return run_checks([*checks, batched_powersgd, compiled, saved])
 
 
