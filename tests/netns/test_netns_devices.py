@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,22 @@ def test_a_device_that_is_only_down_does_not() -> None:
         for state in ("down", "up"):
             for device in ("wire0", HOST_DEVICE):
                 subprocess.run(["ip", "-n", netns, "link", "set", device, state], check=True)
+        found = stream(bed, 400_000)
+        assert (found.values, found.wrong) == (100_000, 0)
+
+
+def test_frames_for_a_tap_that_is_down_are_counted_and_the_nic_goes_on() -> None:
+    with built() as bed:
+        node = bed.plan.nodes[1]
+        link = ["ip", "-n", node.netns, "link", "set", node.device]
+        subprocess.run([*link, "down"], check=True)
+        send = f"import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'frame', ('{node.address}', 9))"
+        assert bed.popen(0, [sys.executable, "-c", send]).wait(timeout=30) == 0
+        give_up_s = time.monotonic() + 10
+        while not counters(bed, 1)["drop_host_down"]:
+            assert time.monotonic() < give_up_s
+            time.sleep(0.02)
+        subprocess.run([*link, "up"], check=True)
         found = stream(bed, 400_000)
         assert (found.values, found.wrong) == (100_000, 0)
 

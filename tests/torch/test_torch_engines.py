@@ -156,6 +156,17 @@ def test_accelerate_is_refused_where_no_hook_would_run(
         compress(SimpleNamespace(distributed_type=DistributedType(kind), _models=[]), **options)
 
 
+def test_accelerate_of_one_process_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("accelerate")
+    from accelerate import DistributedType
+
+    from netoffload.torch.accelerate import compress
+
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    alone: Any = SimpleNamespace(distributed_type=DistributedType("NO"), _models=[], prepare_model=print)
+    assert compress(alone) == []
+
+
 def test_the_strategy_has_our_options_and_those_of_lightnings() -> None:
     needs("lightning")
     from netoffload.torch.lightning import NetOffloadStrategy
