@@ -6,6 +6,8 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import pytest
+
 from netoffload.lab.testbed.links import TestbedNamespace
 from tests.shared.beds import nic_command
 from tests.shared.commands import running_nic
@@ -59,14 +61,19 @@ def test_a_tap_that_was_there_stays_what_it_is(wire: str) -> None:
     assert "qlen 77" in links(wire)
 
 
-def test_sighup_ends_a_nic_but_not_under_nohup(wire: str) -> None:
-    with running(wire, "--ephemeral") as nic:
-        assert (end(nic, signal.SIGHUP), nic.returncode) == ([], 0)
+@pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN], ids=["alone", "under nohup"])
+def test_sighup_ends_a_nic_but_not_under_nohup(wire: str, handler: signal.Handlers) -> None:
     words = ["--host", "tap:t0", "--host-netns", wire, "--wire", "w0", "--wire-netns", wire, "--ephemeral"]
-    nohup = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", sys.executable, "-m", "netoffload", "nic"]
-    with running_nic(words, command=nohup, stderr=subprocess.PIPE) as nic:
+    start = (
+        "import os, signal, sys; signal.signal(signal.SIGHUP, int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
+    )
+    command = [sys.executable, "-c", start, str(int(handler)), sys.executable, "-m", "netoffload", "nic"]
+    with running_nic(words, command=command, stderr=subprocess.PIPE) as nic:
         status = Path(f"/proc/{nic.pid}/status").read_text()
         (ignored,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
-        assert int(ignored, 16) & 1 << (signal.SIGHUP - 1)
+        is_ignored = bool(int(ignored, 16) & 1 << (signal.SIGHUP - 1))
+        assert is_ignored is (handler == signal.SIG_IGN)
         nic.send_signal(signal.SIGHUP)
-        assert (end(nic), nic.returncode) == ([], 0)
+        if is_ignored:
+            nic.send_signal(signal.SIGTERM)
+        assert (nic.wait(timeout=10), links(wire).count("t0")) == (0, 0)
