@@ -272,6 +272,26 @@ def test_a_root_is_any_integer_below_the_size() -> None:
             check_root(bad, 2)  # type: ignore[arg-type]
 
 
+def test_every_call_takes_a_root_of_numpy() -> None:
+    root: Any = np.int64(1)
+
+    def body(exchange: InProcessExchange) -> list[list[float]]:
+        own, spans = np.full(3, exchange.rank, np.float32), consecutive([3] * 4)
+        shared, summed, through, block = own.copy(), own.copy(), own.copy(), own.copy()
+        gathered = np.arange(12, dtype=np.float32)
+        broadcast(exchange, shared, root=root, tagged=False)
+        reduce(exchange, summed, root=root, tagged=False)
+        aggregator_allreduce(exchange, through, aggregator=root, tagged=False)
+        scatter(exchange, gathered, spans, block, root=root, tagged=False)
+        gather(exchange, own, gathered, spans, root=root, tagged=False)
+        return [one.tolist() for one in (shared, through, block, summed, gathered)]
+
+    found = run_ranks(4, body)
+    for rank, (shared, through, block, *_) in enumerate(found):
+        assert (shared, through, block) == ([1] * 3, [6] * 3, list(range(3 * rank, 3 * rank + 3)))
+    assert found[1][3:] == [[6] * 3, [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3]
+
+
 Body = Callable[[InProcessExchange], None]
 
 

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from netoffload.errors import UsageError
 from netoffload.torch import CompressionState, compress_hook, first_gradient
-from netoffload.torch.first_gradient import STEPS_MAX
+from netoffload.torch.first_gradient import STEPS_MAX, FirstGradient
 
 ENDS_EARLY = """
 import torch
@@ -75,6 +75,12 @@ def test_the_end_of_the_wait_disturbs_no_hook_of_others() -> None:
     hook.remove()
     assert len(seen) == STEPS_MAX + 1
     del state
+
+
+def test_threads_that_give_up_at_the_same_time_say_it_once() -> None:
+    first = FirstGradient(require=True)
+    assert "no gradient reached a CompressionState" in first.give_up()
+    assert first.give_up() == ""
 
 
 def test_a_required_hook_that_nobody_calls_is_an_error() -> None:

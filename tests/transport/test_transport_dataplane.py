@@ -110,7 +110,8 @@ def test_a_closed_peer_is_named_at_once_on_every_rank() -> None:
         assert "rank 2 closed its communicator" in str(lost[rank])
 
 
-def test_a_cut_connection_of_two_living_ranks_is_called_that_on_all_ranks() -> None:
+@pytest.mark.parametrize("timeout_s", [1.0, 20.0])  # the others must not call those silent that probe each other
+def test_a_cut_connection_of_two_living_ranks_is_called_that_on_all_ranks(timeout_s: float) -> None:
     def body(exchange: TcpExchange) -> str:
         barrier(exchange)
         if exchange.rank == 1:
@@ -125,7 +126,7 @@ def test_a_cut_connection_of_two_living_ranks_is_called_that_on_all_ranks() -> N
             return str(error)
 
     cut = "the connection between rank 1 and rank 2 was cut, though both live"
-    assert run_tcp(4, body) == [cut] * 4
+    assert run_tcp(4, body, timeout_s=timeout_s) == [cut] * 4
 
 
 def test_a_fork_of_a_rank_may_not_use_its_connections() -> None:

@@ -139,10 +139,10 @@ class EngineModel(AllOrNothing[Findings]):
 def _gradient(asked: EngineSettings) -> Float32Array:
     """Return float32[n]."""
     text = asked.gradients
-    if text.startswith("gaussian"):
-        return gradient_of(0, asked.count, parse_sigma(text), asked.seed)
     path = Path(text)
     if path.suffix not in (".npy", ".bin"):
+        if text.startswith("gaussian"):
+            return gradient_of(0, asked.count, parse_sigma(text), asked.seed)
         raise UsageError(f"gradients {text!r} are no .npy or .bin file of float32: name one, or write gaussian:0.002")
     try:
         values = np.memmap(path, "<f4", "r") if path.suffix == ".bin" else np.lib.format.open_memmap(path, mode="r")

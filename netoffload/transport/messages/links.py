@@ -31,7 +31,8 @@ from netoffload.transport.wiring.lanes import CALL_LANES, EVERY, TAGGED_LANES, C
 REFUSED_S = 0.5
 """Time after which a rank that refused a connection counts as closed. If it died, the watch finds out sooner."""
 
-PROBE_S = 2.0  # a rank that lives keeps a connection for so long; on busy cores a dying one kept one for 0.5 s
+PROBE_S = 2.0
+"""Longest time for which a rank that lives keeps a connection: on busy cores a killed one kept one for over 0.5 s."""
 
 
 @dataclass(eq=False)
@@ -159,6 +160,7 @@ class Links:
         self._offers = offers
         self._coding, self._coded_lanes = coding, coded_lanes
         self._joiner = Joiner(rank, offers, listeners, tos, timeout_s)
+        self._probe_s = min(PROBE_S, timeout_s / 4)  # while it probes, this rank sends no heartbeat
 
     def want(self, peer: int, lane: Lane, context: int = EVERY) -> None:
         """Make a connection, and the control lane, unless they stand or are being made."""
@@ -318,7 +320,7 @@ class Links:
         """Return the error for a connection to ``peer`` that ended without a farewell."""
         offer = self._offers[peer]
         assert offer.ports is not None
-        if not _is_served((offer.address, offer.ports[False])):
+        if not _is_served((offer.address, offer.ports[False]), self._probe_s):
             return PeerLostError(f"rank {peer} died: {reason}")
         # It lives, and the connection was cut. Both ends raise the same error.
         first, second = sorted((self.rank, peer))
@@ -372,12 +374,12 @@ class Links:
             self._joiner.end_knock(peer)
 
 
-def _is_served(address: tuple[str, int]) -> bool:
-    """Return whether a process takes a connection and keeps it for ``PROBE_S``."""
+def _is_served(address: tuple[str, int], wait_s: float) -> bool:
+    """Return whether a process takes a connection and keeps it for ``wait_s``."""
     # The kernel closes those of a dead one. A dying process may close its other connections a moment before its
     # listener.
     try:
-        probe = socket.create_connection(address, PROBE_S)
+        probe = socket.create_connection(address, wait_s)
     except OSError:
         return False
     with probe:

@@ -226,7 +226,9 @@ def test_the_command_reports_what_the_model_counts(suffix: str, tmp_path: Path) 
         (("--codec", "packed"), "codec 'packed' has no burst engine: choose from inceptionn, bounded"),
         (("--bound", "17"), "bound 17 is outside 1..16"),
         (("--gradients", "laplace:1"), "gradients 'laplace:1' are no .npy or .bin file of float32: name one, or write"),
+        (("--gradients", "gaussian:x"), "gradients 'gaussian:x' are unknown: write gaussian:0.002"),
         (("--gradients", "/nonexistent.npy"), "cannot read gradients /nonexistent.npy"),
+        (("--gradients", "gaussian-of-none.npy"), "cannot read gradients gaussian-of-none.npy"),
     ],
 )
 def test_a_wrong_option_is_one_line(words: tuple[str, ...], says: str) -> None:
