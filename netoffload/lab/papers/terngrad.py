@@ -100,9 +100,8 @@ FIG2: Final = Item(
     _fig2,
 )
 
-WORKERS: Final = (2, 8, 64)
-MORE_WORKERS: Final = (4, 16)
-"""Also in full runs."""
+WORKERS: Final = {False: (2, 8, 64), True: (2, 4, 8, 16)}
+"""By whether runs are full."""
 AVERAGE: Final = 0.9999
 """Section 4: decay of the moving average of the weights, whose accuracy counts."""
 TOTAL_BATCH: Final = 64
@@ -123,7 +122,7 @@ def _fig3(values: Mapping[str, Json]) -> Reading:
         by_coder = {
             coder: {
                 n: 100 * values[key]["accuracy"]
-                for n in sorted(WORKERS + MORE_WORKERS)
+                for n in sorted({*WORKERS[False], *WORKERS[True]})
                 if (key := f"{optimizer} {n} {coder}") in values
             }
             for coder in BOTH
@@ -144,7 +143,7 @@ FIG3: Final = Item(
     lambda is_full: [
         Step.of(_by_workers, optimizer, workers, coder, data="mnist")
         for optimizer in OPTIMIZERS
-        for workers in WORKERS + MORE_WORKERS * is_full
+        for workers in WORKERS[is_full]
         for coder in BOTH
     ],
     _fig3,
