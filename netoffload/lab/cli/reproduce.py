@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from netoffload.lab.papers.page import Row
 
 OUT: Final = Path("results/papers")
+NEWS_INTERVAL_S: Final = 30.0
+"""From one line on a step's progress to the next, where there is no terminal."""
 
 
 @app.command()
@@ -64,8 +68,10 @@ def reproduce(
     work = Reproduction(items, out, not quick, data, " ".join(("netoffload reproduce", *names, effort)))
     trains = any(step.needs_root for _, step in work.pending())
     with prepared() if trains else contextlib.nullcontext(), progress_bar() as progress:
-        watched = notes.is_terminal
-        missed = work.run(progress if watched else lambda said, _share: progress(said), progress)
+        if notes.is_terminal:
+            missed = work.run(progress, progress)
+        else:
+            missed = work.run(lambda said, _share: progress(said), _seldom(progress))
     for one in missed:
         notes.print(str(one), highlight=False, markup=False, soft_wrap=True)
     found = {}
@@ -79,6 +85,19 @@ def reproduce(
     notes.print(f"records, tables and figures are in {out}", highlight=False)
     if failed := [one for one in missed if one.is_failure]:
         raise RunError(f"{len(failed)} of the steps failed: {failed[0]}")
+
+
+def _seldom(show: Callable[[str], None]) -> Callable[[str, float], None]:
+    """Return what shows a line now and then, for a step that takes hours."""
+    shown_s = time.monotonic()
+
+    def news(said: str, _share: float) -> None:
+        nonlocal shown_s
+        if time.monotonic() >= shown_s + NEWS_INTERVAL_S:
+            shown_s = time.monotonic()
+            show(said)
+
+    return news
 
 
 def _list(*, as_json: bool) -> None:

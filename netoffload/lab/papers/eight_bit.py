@@ -62,11 +62,9 @@ def _layer_errors(setting: Setting) -> Json:
         if iteration == iterations:
             parts = [seen.own[0][starts[layer] : starts[layer + 1]].copy() for layer in WEIGHTS]
             kept["data"] = [_relative_errors(part) for part in parts]
+            kept["model"] = [_relative_errors(output.ravel()) for output in seen.outputs()]
 
-    def see(outputs: list[Float32Array]) -> None:
-        kept["model"] = [_relative_errors(output.ravel()) for output in outputs]
-
-    learnt(settings, observe=observe, see_outputs=see)
+    learnt(settings, observe=observe, say=setting.say)
     return kept
 
 
@@ -231,7 +229,7 @@ None: by what chance explains."""
 def _accuracy(setting: Setting, network: str, coder: str) -> Json:
     data_set, quick, full, _ = NETWORKS[network]
     settings = settings_of(setting, network, data_set, nodes=2, batch=32, iterations=full if setting.is_full else quick)
-    return learnt(settings, CODERS[coder])
+    return learnt(settings, CODERS[coder], say=setting.say)
 
 
 def _accuracy_reading(values: Mapping[str, Json]) -> Reading:

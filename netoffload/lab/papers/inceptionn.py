@@ -32,7 +32,7 @@ def _truncated(setting: Setting, model: str, what: str, kind: str) -> Json:
     data_set, quick, full = MODELS[model]
     settings = settings_of(setting, model, data_set, iterations=full if setting.is_full else quick)
     coder = kind if what in ("g", "both") else None
-    return learnt(settings, coder, weights=kind if what in ("w", "both") else None)
+    return learnt(settings, coder, weights=kind if what in ("w", "both") else None, say=setting.say)
 
 
 def _fig4_steps(_is_full: bool) -> list[Step]:
@@ -91,7 +91,7 @@ def _distribution(setting: Setting) -> Json:
             near = float(np.mean(np.abs(gradient) < HISTOGRAM_EDGES[1] + 1))
             kept[chosen[iteration]] = {"counts": counts.tolist(), "inside": float(inside.mean()), "near": near}
 
-    learnt(settings, observe=observe)
+    learnt(settings, observe=observe, say=setting.say)
     return kept
 
 
@@ -150,7 +150,8 @@ def _compressed(setting: Setting, name: str, way: str = ONCE, seed: int = 1) -> 
                 own[k].append(class_shares(seen.own[0], k))
                 sums[k].append(class_shares(seen.total, k))
 
-    said = learnt(settings, CODERS[name], observe=observe, via="ring" if way == PER_HOP else None)
+    via = "ring" if way == PER_HOP else None
+    said = learnt(settings, CODERS[name], observe=observe, via=via, say=setting.say)
     means = {
         kind: {str(k): np.mean(of[k], axis=0).tolist() for k in BOUNDS} for kind, of in (("own", own), ("sums", sums))
     }

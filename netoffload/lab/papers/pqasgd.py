@@ -53,7 +53,7 @@ COMPARED: Final = ("fullsgd", METHODS["QSGD-P"], *(f"{name}:p={p}" for name in (
 def _shared(setting: Setting, name: str) -> Json:
     more = {"iterations": 960 if setting.is_full else 160, "learning_rate": 0.02, "sharing": "shared"}
     settings = settings_of(setting, "cnn", "cifar10", SHARED[name], **more)
-    found = inprocess.train(settings, data.load(settings))
+    found = inprocess.train(settings, data.load(settings), say=setting.say)
     return {"accuracy": found.accuracy, "efficiency": found.efficiency}
 
 
@@ -61,7 +61,7 @@ def _unlike(setting: Setting, method: str, sharing: str) -> Json:
     """Train the CNN with classes that the workers share evenly, or hardly."""
     more = {"iterations": 4000, "learning_rate": 0.02, "sharing": sharing}
     settings = settings_of(setting, "cnn", "cifar10", method, **more)
-    return {"accuracy": inprocess.train(settings, data.load(settings)).accuracy}
+    return {"accuracy": inprocess.train(settings, data.load(settings), say=setting.say).accuracy}
 
 
 def _large(setting: Setting, model: str) -> Json:
@@ -73,7 +73,7 @@ def _large(setting: Setting, model: str) -> Json:
 def _seeds(setting: Setting, name: str, seed: int) -> Json:
     more = {"iterations": 1000 if setting.is_full else 200, "seed": seed, "learning_rate": 0.05}
     settings = settings_of(setting, "hdc", "mnist", METHODS[name], **more)
-    found = inprocess.train(settings, data.load(settings))
+    found = inprocess.train(settings, data.load(settings), say=setting.say)
     return {"accuracy": found.accuracy, "efficiency": found.efficiency, "final_loss": found.final_loss}
 
 
@@ -164,7 +164,7 @@ def _q(setting: Setting) -> Json:
                 for name, text in Q_CASES.items()
             }
 
-    learnt(settings, observe=observe)
+    learnt(settings, observe=observe, say=setting.say)
     return kept
 
 
@@ -201,7 +201,7 @@ def _speedup(setting: Setting, workers: int) -> Json:
     """Train with batches of ``workers`` times 16 and ``workers`` times the learning rate, as section 5.1 does."""
     iterations = 600 if setting.is_full else 240
     more: dict[str, Any] = {"nodes": workers, "batch": 16, "iterations": iterations, "learning_rate": 0.005 * workers}
-    return learnt(settings_of(setting, "lenet5", "mnist", **more), every=10)
+    return learnt(settings_of(setting, "lenet5", "mnist", **more), every=10, say=setting.say)
 
 
 def _speedup_reading(values: Mapping[str, Json]) -> Reading:

@@ -95,7 +95,7 @@ class Reproduction:
     def _do(self, item: Item, step: Step, on_news: OnStep, done: float) -> None:
         def say(said: str, share: float | None = None) -> None:
             del share  # of this step
-            on_news(said, done)
+            on_news(f"{item.name}: {step.key}: {said}", done)
 
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         begun_s, load_1min = time.monotonic(), os.getloadavg()[0]

@@ -63,7 +63,7 @@ def _histograms(setting: Setting) -> Json:
                 "degrees": float(np.degrees(np.arccos(min(1.0, cosine)))),
             }
 
-    learnt(settings, CODERS["TernGrad"], observe=observe)
+    learnt(settings, CODERS["TernGrad"], observe=observe, say=setting.say)
     return kept
 
 
@@ -113,7 +113,7 @@ def _by_workers(setting: Setting, optimizer: str, workers: int, coder: str) -> J
     more: dict[str, Any] = {"nodes": workers, "batch": TOTAL_BATCH // workers}
     more |= {"learning_rate": rate, "momentum": momentum}
     settings = settings_of(setting, "lenet5", "mnist", iterations=10_000 if setting.is_full else 150, **more)
-    return learnt(settings, CODERS[coder], average=AVERAGE if setting.is_full else 0.0)
+    return learnt(settings, CODERS[coder], average=AVERAGE if setting.is_full else 0.0, say=setting.say)
 
 
 def _fig3(values: Mapping[str, Json]) -> Reading:
@@ -160,7 +160,8 @@ def _sparsity(setting: Setting, coder: str, seed: int) -> Json:
         if iteration % max(1, iterations // 30) == 0:
             zeros[str(iteration)] = float(np.mean(seen.coded()[part] == 0))
 
-    return learnt(settings, CODERS[coder], every=max(1, iterations // 15), observe=observe) | {"zeros": zeros}
+    every = max(1, iterations // 15)
+    return learnt(settings, CODERS[coder], every=every, observe=observe, say=setting.say) | {"zeros": zeros}
 
 
 def _fig4(values: Mapping[str, Json]) -> Reading:
@@ -324,7 +325,7 @@ def _cifarnet(setting: Setting, workers: int, coder: str) -> Json:
     # 4.1: both train for the same epochs, so the total of samples is the same. The model's rate is the paper's.
     iterations = (2400 if setting.is_full else 200) * 2 // workers
     more: dict[str, Any] = {"nodes": workers, "batch": 32, "iterations": iterations}
-    return learnt(settings_of(setting, "cifarnet", "cifar10", **more), CODERS[coder])
+    return learnt(settings_of(setting, "cifarnet", "cifar10", **more), CODERS[coder], say=setting.say)
 
 
 def _table1(values: Mapping[str, Json]) -> Reading:

@@ -26,7 +26,7 @@ def _settings(setting: Setting) -> TrainSettings:
 
 def _base(setting: Setting) -> Json:
     settings = _settings(setting)
-    return {"accuracy": inprocess.train(settings, data.load(settings)).accuracy}
+    return {"accuracy": inprocess.train(settings, data.load(settings), say=setting.say).accuracy}
 
 
 def _search(setting: Setting) -> Json:

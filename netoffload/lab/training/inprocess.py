@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -73,12 +74,14 @@ def run_threads(
     bound_k: int = BOUND_K_DEFAULT,
     checkpointing: Checkpointing | None = None,
     watching: Callable[[int, RankRun], AfterIteration | None] = lambda _rank, _run: None,
+    say: Callable[[str], None] | None = None,
 ) -> list[RankRun]:
     """Train with threads as ranks and return all of them; torch's threads are set to one.
 
     Args:
         codec_name: codec that rounds tagged floats; None: there are no NICs.
         watching: called on every rank before its first iteration; returns what to call after each.
+        say: called a few times per second, from another thread, with what is done.
     """
     if settings.compressed and codec_name is None:
         raise UsageError(f"{settings.method} needs NICs: it cannot be trained in one process")
@@ -92,6 +95,8 @@ def run_threads(
     def one_rank(exchange: Exchange) -> RankRun:
         torch.set_num_threads(1)
         run = RankRun(settings, dataset, ThreadCalls(exchange, quantise if chosen else None), checkpointing)
+        if say is not None and exchange.rank == 0:
+            run.on_step = lambda step: say(f"{step.done:,} of {settings.iterations:,} iterations")
         run.begin()
         run.iterate(watching(exchange.rank, run))
         run.finish()
@@ -142,16 +147,16 @@ def sample_gradients(vectors: int = 4, seed: int = 1) -> Float32Array:
     return np.stack([gradient.copy() for number, (gradient, _) in steps if number % SAMPLE_EVERY == 0])
 
 
-SeeOutputs = Callable[[list[Float32Array]], None]
-"""Called with the outputs of every layer that has weights, in order, each float32[batch, ...]."""
-
 KEPT_LOSSES: Final = 60
 """Number of points of a curve."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """The gradients of one iteration: worker 0's own, the others' if needed, and the sum of all after coding."""
+    """The gradients of one iteration: worker 0's own, the others' if needed, and the sum of all after coding.
+
+    ``outputs`` returns those of every layer with weights, in order, each float32[batch, ...], for the next batch.
+    """
 
     own: list[Float32Array]
     total: Float32Array
@@ -159,6 +164,7 @@ class Seen:
     layout: Layout
     seed: int
     step: int
+    outputs: Callable[[], list[Float32Array]]
 
     def coded(self) -> Float32Array:
         """Return worker 0's gradient after coding, by its random numbers."""
@@ -185,7 +191,7 @@ def learnt(
     weights: str | None = None,
     every: int = 0,
     observe: Observe | None = None,
-    see_outputs: SeeOutputs | None = None,
+    say: Callable[[str], None] | None = None,
     via: str | None = None,
     average: float = 0.0,
 ) -> dict[str, Any]:
@@ -198,7 +204,7 @@ def learnt(
         settings: settings of the run; their method is not used.
         coder: text form of the compressor of gradients; None: gradients stay exact.
         weights: text form of the compressor that rounds the weights after every update; None: weights stay exact.
-        see_outputs: called after the last iteration with the layers' outputs, which model parallelism would send.
+        say: see :func:`run_threads`.
         via: way of the payloads; None: server for TernGrad, else gather.
         average: decay of the moving average of the weights whose accuracy is returned; 0: that of the weights. After t
             updates it is at most (1 + t) / (10 + t), as in TensorFlow, so that the first weights fade.
@@ -222,6 +228,11 @@ def learnt(
         def keep_own(_start: int, values: Float32Array) -> None:
             own[rank][replica.iteration + 1] = values.copy()
 
+        def outputs(done: int) -> list[Float32Array]:
+            batches = run.new_batches(done)
+            assert batches is not None
+            return replica.outputs(next(batches)[0])
+
         if observe is not None and rank < min(len(own), settings.nodes):
             replica.observe = keep_own
 
@@ -233,13 +244,14 @@ def learnt(
                 replica.parameters[:] = rounding.decode(rounding.encode(replica.parameters, state), layout)
             if observe is not None and rank == 0:
                 total = replica.gradient * np.float32(settings.nodes * settings.loss_scale)
-                observe(done, Seen([of.pop(done) for of in own], total, coder, layout, settings.seed, done - 1))
+                own_now = [of.pop(done) for of in own]
+                observe(done, Seen(own_now, total, coder, layout, settings.seed, done - 1, partial(outputs, done)))
 
         return after
 
     diverged, ratio = False, 1.0
     try:
-        run_threads(settings, data.load(settings), watching=watching)
+        run_threads(settings, data.load(settings), watching=watching, say=say)
     except UsageError:  # compressors refuse values that are not finite
         diverged = True
     workers = [runs[rank] for rank in range(settings.nodes)]
@@ -254,10 +266,6 @@ def learnt(
     if coder is not None:
         sent = sum(run.door.sent_so_far().vector_octets for run in workers)
         ratio = FLOAT_OCTETS * first.replica.parameter_count * len(losses) * len(workers) / max(1, sent)
-    if see_outputs is not None:
-        batches = first.new_batches(settings.iterations)
-        assert batches is not None
-        see_outputs(first.replica.outputs(next(batches)[0]))
     return {
         "accuracy": accuracy,
         "accuracies": first.accuracy_after,

@@ -17,7 +17,6 @@ of one model, and the octets of this exchange count with the rest.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Callable
@@ -168,7 +167,7 @@ class RankRun:
         accuracy_after: rank 0's accuracies, 0..1, by the number of iterations.
         loss_after: rank 0's mean loss since the previous accuracy, if finite, by the number of iterations.
         board, watches: get this rank's scalars and gradients.
-        tells_progress: print a :class:`~netoffload.lab.training.outcome.Step` as JSON a few times per second.
+        on_step: called with the latest :class:`~netoffload.lab.training.outcome.Step` a few times per second.
     """
 
     door: Door
@@ -185,7 +184,8 @@ class RankRun:
         self._checkpoints = Checkpoints(checkpointing, self._exchange) if checkpointing else None
         self.board: Board | None = None
         self.watches: list[Watch] = []
-        self.tells_progress, self._told_s = False, -math.inf
+        self.on_step: Callable[[Step], None] | None = None
+        self._stepped_s = -math.inf
         self.sent, self.timeline, self.first = Sent(), Timeline(), 0
         self.accuracy_after: dict[str, float] = {}
         self.loss_after: dict[str, float] = {}
@@ -273,9 +273,9 @@ class RankRun:
                 "door": self.door.memory(),
             }
             self._checkpoints.save(state, done, self.latest_accuracy)
-        if self.tells_progress and (is_last or time.monotonic() >= self._told_s + PROGRESS_INTERVAL_S):
-            self._told_s = time.monotonic()
-            print(json.dumps(dataclasses.asdict(Step(done, self.loss, self.latest_accuracy))), flush=True)
+        if self.on_step and (is_last or time.monotonic() >= self._stepped_s + PROGRESS_INTERVAL_S):
+            self._stepped_s = time.monotonic()
+            self.on_step(Step(done, self.loss, self.latest_accuracy))
         if self.board is not None:
             rate = settings.learning_rate_at(done - 1)
             accuracy = self.latest_accuracy if is_measured else None

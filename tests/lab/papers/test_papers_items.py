@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from netoffload.compressors.terngrad import TernGrad
 from netoffload.errors import RunError, UsageError
 from netoffload.lab import papers, results
 from netoffload.lab.bench.eight_bit import PRINTED
+from netoffload.lab.cli import reproduce
 from netoffload.lab.papers import eight_bit, inceptionn, page, runs, terngrad, web
 from netoffload.lab.papers.item import HOLDS, Claim, Item, Json, Kind, Paper, Reading, Setting, Step, printed
 from netoffload.lab.papers.reproduction import Reproduction
@@ -260,6 +262,15 @@ def test_the_command_reproduces_what_takes_no_time(tmp_path: Path) -> None:
     assert verdicts["4 GPUs, 32 bits: sum of the printed terms, ms"].startswith("arithmetic: differs: ")
 
 
+def test_without_a_terminal_a_long_step_says_where_it_is_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, shown = [0.0], list[str]()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    news = reproduce._seldom(shown.append)
+    for now_s[0] in (1, 29, 31, 40, 60, 62):
+        news(f"after {now_s[0]} s", 0.0)
+    assert shown == ["after 31 s", "after 62 s"]
+
+
 def test_dettmers_formulas_give_his_printed_digits_but_for_those_that_no_formula_gives() -> None:
     item, made = papers.items()["eightbit-speedups"], eight_bit._speedups(Setting(False))
     differing = {claim.id for claim in item.claims if claim.verdict(made.get(claim.id)) == "differs"}
@@ -315,10 +326,13 @@ def test_a_step_records_the_settings_of_its_runs(tmp_path: Path) -> None:
     def measure(setting: Setting) -> Json:
         for _ in range(2):
             runs.settings_of(setting, "hdc", "digits", iterations=3)
+        setting.say("2 of 3 iterations")
         return {"value": 2.5}
 
-    item = dataclasses.replace(made_item(), steps=lambda _full: [Step("a", measure)])
-    assert run(item, tmp_path) == []
+    item, news = dataclasses.replace(made_item(), steps=lambda _full: [Step("a", measure)]), []
+    work = Reproduction([item], tmp_path, False, {}, "netoffload reproduce made-item")
+    assert work.run(lambda _said, _share: None, lambda *said: news.append(said)) == []
+    assert news == [("made-item: a: 2 of 3 iterations", 0.0)]
     (record,) = results.read_steps(tmp_path, "made-item").values()
     assert [text.split(", ")[:3] for text in record.settings] == [["hdc on digits", "4x25 samples", "3 iterations"]]
     assert "3 iterations" in (page.write_item(item, tmp_path) and (tmp_path / "made-item.txt").read_text())
@@ -330,8 +344,10 @@ def test_a_moving_average_of_the_weights_is_measured_in_their_place() -> None:
 
     settings = TrainSettings("inc", nodes=2, model="hdc", iterations=12, batch=10, learning_rate=0.05)
     seen: list[float] = []
-    plain = learnt(settings, observe=lambda iteration, _seen: seen.append(iteration))
+    said: list[str] = []
+    plain = learnt(settings, observe=lambda iteration, _seen: seen.append(iteration), say=said.append)
     assert seen == list(range(1, 13))
+    assert said[-1] == "12 of 12 iterations"
     assert learnt(settings, average=1e-12) == plain  # an average that forgets at once is the weights
     assert learnt(settings, average=0.9999)["accuracy"] != plain["accuracy"]
     assert learnt(settings, average=0.9999)["losses"] == plain["losses"]
