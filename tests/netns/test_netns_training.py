@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +12,10 @@ import pytest
 from netoffload.lab import results
 from netoffload.lab.testbed.forks import ENV_FORK_SERVER
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
-from netoffload.lab.training import IMPORTED
 from netoffload.lab.training.capture import Captured
 from tests.shared.commands import PYTHONPATH, forked
-from tests.shared.forked_ranks import forks_of
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(240)]
-
-
-@pytest.fixture(scope="module")
-def _forks() -> Iterator[None]:
-    """A command and its ranks are forks of one server."""
-    with forks_of(*IMPORTED):
-        yield
 
 
 def environment(state: Path) -> dict[str, str]:
@@ -60,7 +50,6 @@ def test_four_exchanges_on_shaped_links(tmp_path: Path) -> None:
     assert records["inc"].rate_bps_measured == pytest.approx(200e6, rel=0.05)
 
 
-@pytest.mark.usefixtures("_forks")
 def test_raw_traffic_is_no_compressed_run_and_the_next_one_is_done(tmp_path: Path) -> None:
     words = ["train", "hdc", "--nodes", "2", "--iterations", "2", "--json"]
     words += ["--codec", "none", "--baselines", "nic", "--exchange", "inc+c", "--exchange", "inc"]
@@ -73,7 +62,6 @@ def test_raw_traffic_is_no_compressed_run_and_the_next_one_is_done(tmp_path: Pat
     assert "1 of 2 runs failed: inc+c: the NIC of n0" in done.stderr
 
 
-@pytest.mark.usefixtures("_forks")
 def test_a_run_keeps_the_gradients_it_sent(tmp_path: Path) -> None:
     words = ["train", "hdc", "--exchange", "inc+c", "--nodes", "2", "--json"]
     words += ["--iterations", "4", "--capture", str(tmp_path / "kept.npy"), "--capture-every", "2", "--bound", "1"]
@@ -93,7 +81,6 @@ def test_a_run_keeps_the_gradients_it_sent(tmp_path: Path) -> None:
     assert len(results.read_records(tmp_path / "runs.jsonl")) == 1
 
 
-@pytest.mark.usefixtures("_forks")
 def test_a_split_perceptron_puts_an_octet_per_activation_on_the_wires(tmp_path: Path) -> None:
     words = ["train", "hdc", "--parallel", "model", "--activations", "8bit-dynamic", "--nodes", "2"]
     words += ["--iterations", "3", "--rate", "200mbit", "--json"]

@@ -6,12 +6,13 @@ from typing import Final
 
 import pytest
 
-from netoffload.lab.bench.allreduce import IMPORTED as OF_RANKS
+from netoffload.lab.bench.allreduce import IMPORTED as OF_ALLREDUCE
+from netoffload.lab.bench.ddp import OF_RANKS, QUIET
 from netoffload.lab.testbed import prepared_ranks
 from netoffload.lab.testbed.nics import NIC_IMPORTS
 from tests.shared.commands import CLI, PYTHONPATH
 
-IMPORTED: Final = (*OF_RANKS, *NIC_IMPORTS, "netoffload.methods", CLI)
+IMPORTED: Final = (*OF_ALLREDUCE, *OF_RANKS, *NIC_IMPORTS, "netoffload.methods", CLI)
 
 
 @contextlib.contextmanager
@@ -20,7 +21,7 @@ def forks_of(*modules: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         # They are processes of their own, and pytest's `pythonpath` is not theirs.
         patch.setenv("PYTHONPATH", PYTHONPATH)
-        with prepared_ranks((*IMPORTED, *modules)):
+        with prepared_ranks((*IMPORTED, *modules), QUIET):
             yield
 
 

@@ -36,8 +36,9 @@ from netoffload.lab.declared import Finding, Progress, Table, rates
 from netoffload.lab.machine import cpu_model
 from netoffload.lab.reports import Panel, Series, draw_panels, draw_rows
 from netoffload.lab.results import write_file
-from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
-from netoffload.lab.training import data
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
+from netoffload.lab.testbed.nics import NIC_IMPORTS
+from netoffload.lab.training import IMPORTED, data
 from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.dataset import save
 from netoffload.lab.training.run import time_limit_s
@@ -48,6 +49,9 @@ REFERENCE: Final = "fp16"
 
 QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 """Hides gloo's warnings about host names that it cannot look up."""
+
+OF_RANKS: Final = (*IMPORTED, "netoffload.lab.bench.jobs", "netoffload.lab.training.ddp")
+"""What the ranks of all contenders import; see :mod:`netoffload.lab.testbed.forks`."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,11 @@ class Ddp:
 
     def measure(self, progress: Progress) -> None:
         """Measure everything."""
-        with tempfile.TemporaryDirectory(prefix="netoffload-ddp-") as name:
+        nics = NIC_IMPORTS if any(codec for codec, _ in self._jobs()) else ()
+        with (
+            prepared_ranks((*OF_RANKS, *nics), QUIET),
+            tempfile.TemporaryDirectory(prefix="netoffload-ddp-") as name,
+        ):
             save(data.load(self._settings), Path(name))
             for codec, names in self._jobs():
                 self._run(Path(name), codec, names, progress)

@@ -16,6 +16,7 @@ forks.py ask SOCKET -m MODULE ARGUMENT...``; it imports the standard library onl
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -29,6 +30,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -88,14 +90,17 @@ def fork_server(modules: Collection[str], env: Mapping[str, str] = os.environ) -
 
 
 @contextlib.contextmanager
-def prepared_ranks(modules: Collection[str]) -> Iterator[None]:
-    """Let all ranks and NICs that this process or its children start be forks of a server: ours, if it has all."""
+def prepared_ranks(modules: Collection[str], env: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Let all ranks and NICs that this process or its children start be forks of a server: ours, if it has all.
+
+    A new server has the variables of ``env`` too, for what imports read.
+    """
     if server_path(modules) is not None:
         yield
         return
     before = {name: os.environ[name] for name in (ENV_FORK_SERVER,) if name in os.environ}
-    with fork_server(modules) as env:
-        os.environ.update(env)
+    with fork_server(modules, {**os.environ, **(env or {})}) as ours:
+        os.environ.update(ours)
         try:
             yield
         finally:
@@ -284,6 +289,31 @@ def _show_environment(env: Mapping[str, str]) -> None:
     ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
 
 
+def run(module: str) -> None:
+    """Run a program; end as Python does, but leave to the kernel what the server imported.
+
+    To take all modules apart, every fork would need a third of a second of a core.
+    """
+    code: Any = None
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+    if not isinstance(code, int | None):
+        sys.exit(code)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if (mpi := sys.modules.get("mpi4py.MPI")) and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.Finalize()  # which mpi4py does later
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):  # Python has an exit code of its own for it
+        sys.exit(code)
+    ctypes.CDLL(None).fflush(None)
+    os._exit(code or 0)
+
+
 def main(role: str, place: str, *words: str) -> None:
     """Be a client, or serve; in a fork, run the program that was asked for."""
     if role == "ask":
@@ -293,7 +323,7 @@ def main(role: str, place: str, *words: str) -> None:
         _, module, *arguments = asked[0]["argv"]
         sys.argv = [module, *arguments]
         sys.path.insert(0, os.getcwd())  # as Python does for -m
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        run(module)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from netoffload.lab.bench.ddp import compared
 from netoffload.lab.bench.jobs import DdpRecord, DdpResult
 from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS, steps_of
 from tests.shared.commands import PYTHONPATH, netoffload
+from tests.shared.forked_ranks import _forks  # noqa: F401
 
 ROOT = Path(__file__).parents[3]
 KEYS = {"what", "size_octets", "median_s", "min_s", "max_s", "over_bound", "wire_octets", "ratio"}

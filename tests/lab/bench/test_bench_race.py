@@ -15,6 +15,7 @@ from netoffload.lab.bench.settings import DdpSettings
 from netoffload.lab.declared import Progress, Table
 from netoffload.lab.training.dataset import Dataset
 from tests.shared.commands import netoffload, refusal
+from tests.shared.forked_ranks import _forks  # noqa: F401
 
 
 def ended(what: str, time_s: float, accuracy: float = 0.9) -> RaceResult:

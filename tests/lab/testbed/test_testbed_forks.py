@@ -120,6 +120,40 @@ def test_an_exception_is_a_traceback_and_exit_code_1(forks: dict[str, str], prog
     assert err.splitlines()[-1] == b"ValueError: so it is"
 
 
+@pytest.mark.parametrize(
+    ("last", "code", "said"), [("", 0, b""), ("sys.exit(7)", 7, b""), ("sys.exit('so')", 1, b"so\n")]
+)
+def test_a_fork_ends_as_python_ends(forks: dict[str, str], program: Path, last: str, code: int, said: bytes) -> None:
+    lines = (
+        "import atexit, ctypes, sys, threading, time",
+        "atexit.register(print, 'registered')",
+        "threading.Thread(target=lambda: (time.sleep(0.1), print('joined'))).start()",
+        "libc = ctypes.CDLL(None)",
+        "libc.fdopen.restype = ctypes.c_void_p",
+        "libc.fputs(b'by C\\n', ctypes.c_void_p(libc.fdopen(1, b'w')))",
+        last,
+    )
+    program.write_text("\n".join(lines))
+    client = started(forks, program)
+    out, err = client.communicate(timeout=DEADLINE_S)
+    assert (client.returncode, err) == (code, said)
+    assert sorted(out.splitlines()) == [b"by C", b"joined", b"registered"]
+
+
+def test_a_fork_whose_reader_is_gone_has_pythons_exit_code_for_it(forks: dict[str, str], program: Path) -> None:
+    program.write_text("import sys\nsys.stdin.read()\nsys.stdout = open(1, 'w')\nprint('too late')\n")
+    reader, writer = os.pipe()
+    stdin, held = os.pipe()
+    whole = {**OWN_ENV, **forks}
+    argv = [*rank_argv(whole), str(program)]
+    with subprocess.Popen(argv, env=whole, stdin=stdin, stdout=writer, stderr=subprocess.PIPE) as client:
+        for descriptor in (reader, writer, stdin, held):
+            os.close(descriptor)
+        _, err = client.communicate(timeout=DEADLINE_S)
+    assert client.returncode == 120
+    assert b"forks.py" not in err
+
+
 def test_a_client_that_says_nothing_does_not_keep_others_waiting(forks: dict[str, str], program: Path) -> None:
     program.write_text("print('served')\n")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
