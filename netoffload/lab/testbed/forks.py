@@ -292,7 +292,7 @@ def _show_environment(env: Mapping[str, str]) -> None:
 def run(module: str) -> None:
     """Run a program; end as Python does, but leave to the kernel what the server imported.
 
-    To take all modules apart, every fork would need a third of a second of a core.
+    To take all modules apart, every fork would need a third of a second of a core; without MPI, C++'s objects too.
     """
     code: Any = None
     try:
@@ -304,12 +304,14 @@ def run(module: str) -> None:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     if (mpi := sys.modules.get("mpi4py.MPI")) and mpi.Is_initialized() and not mpi.Is_finalized():
-        mpi.Finalize()  # which mpi4py does later
+        mpi.Finalize()  # mpi4py would do it behind the modules
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except (OSError, ValueError):  # Python has an exit code of its own for it
         sys.exit(code)
+    if "mpi4py.MPI" in sys.modules:
+        ctypes.PyDLL(None).exit(code or 0)  # MPICH says goodbye to its launcher in a handler of the C library
     ctypes.CDLL(None).fflush(None)
     os._exit(code or 0)
 
