@@ -292,26 +292,22 @@ def _show_environment(env: Mapping[str, str]) -> None:
 def run(module: str) -> None:
     """Run a program; end as Python does, but leave to the kernel what the server imported.
 
-    To take all modules apart, every fork would need a third of a second of a core; without MPI, C++'s objects too.
+    To take it apart, every fork would need a third of a second of a core.
     """
     code: Any = None
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = end.code
-    if not isinstance(code, int | None):
-        sys.exit(code)
+    if "mpi4py.MPI" in sys.modules or not isinstance(code, int | None):
+        sys.exit(code)  # MPI ends behind Python
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    if (mpi := sys.modules.get("mpi4py.MPI")) and mpi.Is_initialized() and not mpi.Is_finalized():
-        mpi.Finalize()  # mpi4py would do it behind the modules
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except (OSError, ValueError):  # Python has an exit code of its own for it
         sys.exit(code)
-    if "mpi4py.MPI" in sys.modules:
-        ctypes.PyDLL(None).exit(code or 0)  # MPICH says goodbye to its launcher in a handler of the C library
     ctypes.CDLL(None).fflush(None)
     os._exit(code or 0)
 
