@@ -152,6 +152,8 @@ def _compressed(setting: Setting, name: str, way: str = ONCE, seed: int = 1) -> 
 
     via = "ring" if way == PER_HOP else None
     said = learnt(settings, CODERS[name], observe=observe, via=via, say=setting.say)
+    if said["diverged"]:
+        return said
     means = {
         kind: {str(k): np.mean(of[k], axis=0).tolist() for k in BOUNDS} for kind, of in (("own", own), ("sums", sums))
     }

@@ -236,7 +236,9 @@ def learnt(
         if observe is not None and rank < min(len(own), settings.nodes):
             replica.observe = keep_own
 
-        def after(done: int) -> None:
+        def after(done: int) -> bool:
+            if coder is None and not np.isfinite(replica.gradient.sum()):
+                return True  # on all ranks, which have the same sum; compressors raise
             if average:
                 share = np.float32(min(average, (1 + done) / (10 + done)))
                 averaged[:] = share * averaged + (1 - share) * replica.parameters
@@ -246,6 +248,7 @@ def learnt(
                 total = replica.gradient * np.float32(settings.nodes * settings.loss_scale)
                 own_now = [of.pop(done) for of in own]
                 observe(done, Seen(own_now, total, coder, layout, settings.seed, done - 1, partial(outputs, done)))
+            return False
 
         return after
 

@@ -353,6 +353,20 @@ def test_a_moving_average_of_the_weights_is_measured_in_their_place() -> None:
     assert learnt(settings, average=0.9999)["losses"] == plain["losses"]
 
 
+@pytest.mark.parametrize("coder", [None, "inceptionn:bound=8"])
+def test_a_run_that_diverges_ends_and_is_recorded(coder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from netoffload.lab.training import inprocess
+    from netoffload.lab.training.config import TrainSettings
+
+    settings = TrainSettings("inc", nodes=2, model="hdc", iterations=60, batch=10, learning_rate=1e4)
+    seen: list[float] = []
+    found = inprocess.learnt(settings, coder, observe=lambda iteration, _seen: seen.append(iteration))
+    assert found["diverged"]
+    assert len(seen) < 20
+    monkeypatch.setattr(inceptionn, "learnt", lambda *_words, **_options: found)
+    assert inceptionn._compressed(Setting(True, {"mnist": Path("/m")}), "Base") == found
+
+
 def test_clipping_a_gaussian_by_numbers_drawn() -> None:
     values = np.random.default_rng(1).normal(size=2_000_000)
     clipped = np.clip(values, -2.5, 2.5)
