@@ -376,17 +376,6 @@ def values(records: Mapping[str, StepRecord]) -> dict[str, Any]:
     return {step: record.value for step, record in records.items()}
 
 
-def origins(records: Iterable[StepRecord]) -> dict[str, list[str]]:
-    """Return the origin of records: each command, day, machine and commit once."""
-    listed = list(records)
-    return {
-        "command": list(dict.fromkeys(record.command for record in listed)),
-        "date": list(dict.fromkeys(record.started[:10] for record in listed)),
-        "machine": list(dict.fromkeys(record.machine for record in listed)),
-        "commit": list(dict.fromkeys(record.commit for record in listed)),
-    }
-
-
 def write_file(path: Path, value: Any) -> None:
     """Write a dataclass as one object of JSON."""
     path.write_text(json.dumps(dataclasses.asdict(value), allow_nan=False, indent=1), encoding="utf-8")

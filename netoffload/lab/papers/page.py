@@ -21,6 +21,8 @@ COLUMNS: Final = 100
 HEADINGS: Final = ("claim", "place", "printed ± tolerance", "here", "")
 MOST_VALUES: Final = 12
 """With more claims that end alike, their line in docs/lab/papers.md has no values."""
+MOST_NAMES: Final = 8
+"""More items than these are named as all, in the command that measures them."""
 FULL: Final = "full"
 DIFFERING: Final = ("differs", "does not hold")
 
@@ -159,15 +161,23 @@ def cost(kept: Sequence[StepRecord]) -> str:
 
 
 def origin(kept: Sequence[StepRecord]) -> str:
-    """Return a sentence on the origin of records: command, date, machine, commit, load."""
-    of = results.origins(kept)
-    commands = ", ".join(f"`{command}`" for command in of["command"])
+    """Return sentences on the origin of records: command, machine, date, commit, load."""
+    if not kept:
+        return ""
+    by_effort: dict[str, dict[str, None]] = {}
+    for record in kept:
+        by_effort.setdefault(record.effort, {})[record.item] = None
+    commands = ", ".join(
+        f"`netoffload reproduce {' '.join(items) if len(items) <= MOST_NAMES else 'all'} --{effort}`"
+        for effort, items in by_effort.items()
+    )
     loads = [record.load_1min for record in kept if record.load_1min is not None]
     others = f" Load before a step: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
-    return (
-        f"Commands: {commands}. Machine: {'; '.join(of['machine'])}. Date: {', '.join(of['date'])}. "
-        f"Commit: {', '.join(of['commit'])}.{others}"
+    machines, dates, commits = (
+        ", ".join(dict.fromkeys(texts))
+        for texts in zip(*((one.machine, one.started[:10], one.commit) for one in kept), strict=True)
     )
+    return f"Commands: {commands}. Machine: {machines}. Date: {dates}. Commit: {commits}.{others}"
 
 
 def tally(all_items: Sequence[Item], folder: Path) -> Mapping[Kind, Mapping[str, int]]:
