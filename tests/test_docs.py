@@ -215,6 +215,7 @@ def dangling(module: str, nodes: Iterable[ast.AST]) -> list[str]:
     return [target for target in targets if not resolves(target, module) and target != "netoffload.lua"]
 
 
+@pytest.mark.slow
 def test_references_in_docstrings_resolve() -> None:
     found = {module: dangling(module, nodes_of(path)) for module, path in SOURCES}
     assert {module: targets for module, targets in found.items() if targets} == {}

@@ -226,6 +226,7 @@ def _nothing_left() -> Iterator[None]:
         distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("reader", "_nothing_left")
 @pytest.mark.parametrize("page", here("python"))
 def test_the_programs_of_a_page_run(page: str) -> None:

@@ -52,6 +52,7 @@ def python(product: Path, *words: str, timeout_s: float = 100, **environment: st
     )
 
 
+@pytest.mark.slow
 def test_every_module_of_the_product_is_imported(product: Path) -> None:
     names = [name for name, _ in SOURCES if not name.startswith("netoffload.lab") and not name.endswith("__main__")]
     for engine in ("accelerate", "lightning", "torchft"):
@@ -63,6 +64,7 @@ def test_every_module_of_the_product_is_imported(product: Path) -> None:
     assert str(product) in done.stdout
 
 
+@pytest.mark.slow
 def test_the_program_has_the_products_commands_only(product: Path) -> None:
     shown = python(product, "-m", "netoffload", "--help").stdout
     commands = set(re.findall(r"^│ ([a-z]+) ", shown, re.MULTILINE))

@@ -43,6 +43,7 @@ def without() -> Iterator[subprocess.Popen[str]]:
         assert process.wait(timeout=10) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("package", "command"), CASES, ids=[f"{package}: {words[:24]}" for package, words in CASES])
 def test_a_missing_package_is_one_line(
     package: str, command: str, without: subprocess.Popen[str], tmp_path: Path

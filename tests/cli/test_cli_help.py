@@ -52,6 +52,7 @@ def test_help_has_every_command_and_a_typing_error_gets_a_suggestion() -> None:
     assert "Did you mean 'stats', 'status', " in " ".join(refused.stderr.replace("│", "").split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("--exchange", "star"), ("--optimizer", "adamm"), ("--seeds", "x"), ("--resume",), ("--rate", "5")]
 )
@@ -63,6 +64,7 @@ def test_a_wrong_option_of_train_is_refused_before_torch_is_imported(words: tupl
     assert "torch" not in modules.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "nic"])
 def test_help_in_a_narrow_terminal_is_whole(name: str) -> None:
     command = typer.main.get_command(app)
@@ -101,6 +103,7 @@ def with_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "offered"),
     [

@@ -55,6 +55,7 @@ def terminal(served: Path) -> Iterator[Terminal]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [b"q", b"\x03"])
 def test_top_shows_nics_and_flows_until_a_key_ends_it(terminal: Terminal, key: bytes) -> None:
     terminal.read_until(f"{RUN_ID}/n0")

@@ -129,6 +129,7 @@ def test_constants_use_the_code_for_their_type() -> None:
     assert [str(kinds) for kinds in cast(Any, _half_of).signatures] == ["(int64, bool)"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jit.JIT_DISABLED, reason="needs compiled kernels")
 def test_warmup_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("kernels-stale", "kernels-current"):
@@ -141,6 +142,7 @@ def test_warmup_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert os.listdir(tmp_path) == ["kernels-current"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jit.JIT_DISABLED, reason="needs compiled kernels")
 def test_an_interrupted_warmup_ends_its_processes_without_a_traceback(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "netoffload", "warmup"]
@@ -158,6 +160,7 @@ def test_an_interrupted_warmup_ends_its_processes_without_a_traceback(tmp_path: 
     assert marked(f"XDG_CACHE_HOME={tmp_path}") == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jit.JIT_DISABLED, reason="needs compiled kernels")
 def test_kernels_that_a_full_disk_cannot_keep_run_all_the_same(tmp_path: Path) -> None:
     program = tmp_path / "twice.py"

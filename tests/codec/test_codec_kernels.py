@@ -50,6 +50,7 @@ def same_bits(left: Float32Array, right: Float32Array) -> bool:
     return np.array_equal(left.view(np.uint32), right.view(np.uint32))
 
 
+@pytest.mark.slow
 @pytest.mark.covering(1)
 @every_tagged
 @pytest.mark.parametrize("bound_k", BOUNDS)
@@ -83,6 +84,7 @@ near = st.integers(0, 2**27 - 1).map(lambda low: 0x38000000 + low)
 """Words of floats from 2^-15 to 2."""
 
 
+@pytest.mark.slow
 @every_variant
 @settings(max_examples=examples(300))
 @given(

@@ -139,6 +139,7 @@ def test_numba_reports_what_it_compiles_and_no_call_of_it(monkeypatch: pytest.Mo
     assert began_s == PROGRESS._began_s
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jit.JIT_DISABLED, reason="needs compiled kernels")
 @pytest.mark.parametrize("form", log.FORMATS)
 def test_without_a_terminal_a_line_goes_to_the_log(form: str, tmp_path: Path) -> None:
@@ -153,6 +154,7 @@ def test_without_a_terminal_a_line_goes_to_the_log(form: str, tmp_path: Path) ->
         assert json.loads(line)["event"] == "compiling"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jit.JIT_DISABLED, reason="needs compiled kernels")
 def test_a_terminals_line_is_written_over_and_gone_at_the_end(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()

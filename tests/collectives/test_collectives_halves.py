@@ -78,6 +78,7 @@ def outcome(half: Half, vectors: Sequence[Uint16Array], operation: Operation, di
         return rounded(half, total / np.float32(divisor))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", "exact"])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("half", Half)

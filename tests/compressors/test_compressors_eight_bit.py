@@ -93,6 +93,7 @@ def test_bits_of_some_octets() -> None:
     assert np.isnan(mantissa[0b0_001_1010])  # 10 x 10^-1, which is 1 x 10^0
 
 
+@pytest.mark.slow
 @EVERY_TYPE
 @pytest.mark.parametrize("offset", [0, 1, -3])
 def test_the_nearest_number_is_found_around_every_limit(kind: str, offset: int) -> None:

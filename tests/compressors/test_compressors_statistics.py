@@ -41,6 +41,7 @@ def fractions(compressor: TernGrad | Qsgd, values: np.ndarray, layout: Layout) -
     return units, upper
 
 
+@pytest.mark.slow
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("name", VECTORS)
 @pytest.mark.parametrize(

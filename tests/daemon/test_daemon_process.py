@@ -75,6 +75,7 @@ def test_what_the_system_refuses_is_one_line_and_leaves_nothing(arguments: list[
     assert os.listdir("/sys/class/net") == before
 
 
+@pytest.mark.slow
 @needs_root
 def test_ready_control_and_stop(wire: str, tmp_path: Path) -> None:
     from netoffload.control import request
@@ -131,6 +132,7 @@ def test_a_loop_that_fails_is_not_a_success(capsys: pytest.CaptureFixture[str]) 
     assert "the loop failed" in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize(
     ("option", "exit_code", "said"),

@@ -108,6 +108,7 @@ def tshark(folder: Path) -> Tshark:
     return printed
 
 
+@pytest.mark.slow
 def test_fields_are_those_of_the_layers(tshark: Tshark, folder: Path) -> None:
     words = [word for field in FIELDS for word in ("-e", field)]
     lines = tshark("-r", str(folder / "wire.pcap"), "-Y", "netoffload", "-T", "fields", *words).splitlines()
@@ -167,6 +168,7 @@ def test_a_bundle_shows_all_its_blocks(tshark: Tshark, folder: Path) -> None:
     assert {word in ("1", "True") for word in sound} == {True}
 
 
+@pytest.mark.slow
 def test_what_a_nic_refuses_is_malformed(tshark: Tshark, folder: Path) -> None:
     words = ("-Y", "netoffload.malformed", "-T", "fields", "-e", "frame.number", "-e", "netoffload.crc.ok")
     shown = tshark("-r", str(folder / "refused.pcap"), *words).splitlines()
@@ -188,6 +190,7 @@ def test_damaged_frames_are_no_lua_errors(tshark: Tshark, folder: Path) -> None:
     assert "Not a block that a NIC would take" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [(), ("-2",)])
 @pytest.mark.parametrize("name", ["both", "later", "one-way", "mac", "mac-in-udp"])
 def test_crcs_are_judged_as_by_the_layers(tshark: Tshark, folder: Path, name: str, passes: tuple[str, ...]) -> None:
@@ -201,6 +204,7 @@ def test_crcs_are_judged_as_by_the_layers(tshark: Tshark, folder: Path, name: st
     assert {len(mac) for _, _, mac in told} == ({32} if name.startswith("mac") else {0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "values"), [("mac", "inceptionn"), ("mac-in-udp", "inceptionn"), ("packed", "bounded")]
 )

@@ -123,6 +123,7 @@ def test_what_does_not_gain_crosses_as_it_is(octets: bytes) -> None:
     assert ends.count(Counter.TX_SEGMENTS) == ends.count(Counter.TX_CLASS_32) == 0
 
 
+@pytest.mark.slow
 def test_a_raw_stream_is_looked_at_again_and_again_with_growing_distance() -> None:
     ends = Ends()
     at = []

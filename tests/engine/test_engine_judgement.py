@@ -125,6 +125,7 @@ def test_nothing_is_undecided_and_so_are_zeros() -> None:
     assert judge(bytes(1 << 14) + np.full(500, 0.25, "<f4").tobytes()) == FLOATS
 
 
+@pytest.mark.slow
 def test_a_verdict_is_final() -> None:
     floats = np.asarray(corpus.floats()["uniform 0..1"], "<f4").tobytes()
     text = corpus.others()["Python"]
@@ -273,6 +274,7 @@ def strays() -> Iterator[bytes]:
         yield spread.tobytes()
 
 
+@pytest.mark.slow
 def test_what_follows_floats_agrees_with_the_oracle() -> None:
     said = set()
     for stream in itertools.islice(strays(), 0, None, 7 if JIT_DISABLED else 1):

@@ -143,6 +143,7 @@ def test_an_error_counts_if_it_quotes_the_proof(ipv6: bool, in_udp: bool, quoted
     assert len(path.nic.from_wire([unreachable])) == counts
 
 
+@pytest.mark.slow
 @FAMILIES
 @WAYS
 def test_a_guessed_sequence_number_in_flight_does_not_count(ipv6: bool, in_udp: bool) -> None:

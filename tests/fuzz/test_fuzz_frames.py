@@ -61,6 +61,7 @@ def test_the_samples_are_of_every_kind() -> None:
     assert samples.lengths.max() <= FRAME_ROOM - FRAME_SLACK
 
 
+@pytest.mark.slow
 def test_what_a_person_types_reports_json(capsys: pytest.CaptureFixture[str]) -> None:
     count = "40" if JIT_DISABLED else "10k"
     assert main(["frames", "--count", count, "--jobs", "1", "--json"]) == 0

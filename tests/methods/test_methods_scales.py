@@ -66,6 +66,7 @@ METHODS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feedback", [False, True])
 @pytest.mark.parametrize(("name", "codec_name"), METHODS)
 @settings(max_examples=examples(40), deadline=None)

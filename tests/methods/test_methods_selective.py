@@ -200,6 +200,7 @@ def test_each_rank_gets_its_part_of_the_sum_of_gradients_of_any_size(name: str) 
             assert octets == pytest.approx(vectors, rel=0.01) if name in ("inc", "inc+c") else octets < 0.7 * vectors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["inc+c", "packed"])
 def test_error_feedback_brings_later_what_was_left_unsent(name: str) -> None:
     selection, size = Selection(scale=2.0**-4), 0.05

@@ -25,6 +25,7 @@ def nobody_looks(_done: int) -> None:
     pass
 
 
+@pytest.mark.slow
 def test_programs_end_with_the_right_results() -> None:
     assert on_threads(Series(seed=2, first=0, count=100, limit_s=LIMIT_S), nobody_looks) is None
 

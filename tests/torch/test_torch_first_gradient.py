@@ -43,6 +43,7 @@ def step(times: int) -> None:
         optimizer.step()
 
 
+@pytest.mark.slow
 def test_a_hook_that_nobody_calls_is_one_line_with_the_likely_reason(
     wrapped: DistributedDataParallel, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,6 +121,7 @@ CALLS: dict[str, Body] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 13, 5000, *(() if JIT_DISABLED else (3 * CODED_FLOATS + 5,))])
 def test_every_call_has_the_bits_that_nics_give(count: int) -> None:
     def run(exchange: Exchange) -> list[bytes]:

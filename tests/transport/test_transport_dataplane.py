@@ -110,6 +110,7 @@ def test_a_closed_peer_is_named_at_once_on_every_rank() -> None:
         assert "rank 2 closed its communicator" in str(lost[rank])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timeout_s", [1.0, 20.0])  # the others must not call those silent that probe each other
 def test_a_cut_connection_of_two_living_ranks_is_called_that_on_all_ranks(timeout_s: float) -> None:
     def body(exchange: TcpExchange) -> str:

@@ -43,6 +43,7 @@ def rings_sum(size: int, count: int, operation: Operation, hop: RoundTrip | None
     return (owner(total) if size > 1 else total).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
 def test_the_sum_has_the_rings_bits(size: int) -> None:
     def keep(values: Float32Array) -> Float32Array:

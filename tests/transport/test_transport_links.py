@@ -169,6 +169,7 @@ def test_messages_go_between_all_ranks_also_those_that_are_no_neighbours() -> No
     assert run_tcp(SIZE, body) == [[peer for peer in range(SIZE) if peer != rank] for rank in range(SIZE)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [None, 3])
 @pytest.mark.parametrize("posted_before", [True, False])
 def test_a_receive_hears_that_ranks_which_are_no_neighbours_have_closed(

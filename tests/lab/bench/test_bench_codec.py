@@ -43,6 +43,7 @@ def test_every_contender_is_checked_and_described(codec: Codec, kernel: str) -> 
         assert measured[f"{name}_best_GBps"] >= measured[f"{name}_GBps"] > 0
 
 
+@pytest.mark.slow
 def test_each_half_is_coded_by_itself() -> None:
     zeros = np.zeros(1003, np.float32)  # of which packed makes one run, or one per half
     measured = bench.measure(get("packed"), usable_kernels()[0], zeros, zeros, 10, 1)

@@ -55,6 +55,7 @@ def test_the_table_names_what_was_asked_for() -> None:
     assert "10000 floats of gaussian:0.002" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_larger_threshold_sends_less_and_what_diverges_is_no_best_one() -> None:
     settings = TrainSettings("inc", nodes=2, iterations=2, learning_rate=0.05)
     found = list(search(settings, load_digits(1), methods=("wgt",), grid=(1e-4, 100.0)))

@@ -26,6 +26,7 @@ def rows() -> dict[tuple[str, str], Row]:
     return {(row.distribution, row.type): row for row in measure_table(200_000, seed=1)}
 
 
+@pytest.mark.slow
 def test_every_printed_row_is_measured(rows: dict[tuple[str, str], Row]) -> None:
     assert rows.keys() == PRINTED.keys()
 

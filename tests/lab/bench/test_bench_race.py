@@ -60,6 +60,7 @@ def test_what_was_raced_is_reported_if_a_later_contender_fails(monkeypatch: pyte
     assert list(found.shown())[-1] == "diloco: missing: rank 1 failed"
 
 
+@pytest.mark.slow
 def test_the_figure_has_a_curve_for_each(tmp_path: Path) -> None:
     race(ended("gloo", 2.0), ended("diloco", 1.0)).draw(tmp_path / "race.svg")
     drawn = (tmp_path / "race.svg").read_text()

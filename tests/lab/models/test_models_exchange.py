@@ -54,6 +54,7 @@ def test_what_is_no_cluster_is_refused(words: str, message: str) -> None:
     assert message in refusal("model", "scaling", *words.split())
 
 
+@pytest.mark.slow
 def test_json_and_figure(tmp_path: Path) -> None:
     figure = tmp_path / "scaling.svg"
     words = ["model", "scaling", "--nodes", "4,4096", "--rate", "1gbit,400gbit", "--size", "1MB"]

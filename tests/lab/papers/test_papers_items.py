@@ -338,6 +338,7 @@ def test_a_step_records_the_settings_of_its_runs(tmp_path: Path) -> None:
     assert "3 iterations" in (page.write_item(item, tmp_path) and (tmp_path / "made-item.txt").read_text())
 
 
+@pytest.mark.slow
 def test_a_moving_average_of_the_weights_is_measured_in_their_place() -> None:
     from netoffload.lab.training.config import TrainSettings
     from netoffload.lab.training.inprocess import learnt

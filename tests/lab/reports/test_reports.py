@@ -264,6 +264,7 @@ def test_curves_are_accuracy_over_octets_and_time_with_the_band_of_their_seeds()
     assert octets.series[0].xs == pytest.approx((50.0, 100.0))  # 50 MB in 10 iterations
 
 
+@pytest.mark.slow
 def test_curves_are_part_of_a_report_that_has_some(tmp_path: Path) -> None:
     curved = a_curve("inc", 0.2, {"10": 0.5, "20": 0.7})
     reports.write_report([curved], tmp_path)

@@ -28,6 +28,7 @@ def test_the_table_has_every_method() -> None:
     assert {nodes: set(runs(int(nodes))) for nodes in ("2", "4")} == {nodes: set(KNOWN[nodes]) for nodes in ("2", "4")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", with_quick(CASES, QUICK), ids=" ".join)
 def test_threads_end_with_equal_replicas_and_the_known_bits(case: tuple[str, str]) -> None:
     nodes, name = case

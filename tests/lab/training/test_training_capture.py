@@ -46,6 +46,7 @@ def test_a_gradient_is_kept_as_it_was_before_it_travelled(
     assert len(gradients) <= MAX_VECTORS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["inc", "psgd:p=1", "wa", "none:via=server"])
 @pytest.mark.parametrize("bucket_mb", [0.0, 0.5])
 def test_every_door_shows_a_workers_own_gradient(method: str, bucket_mb: float) -> None:

@@ -77,6 +77,7 @@ def resumed_and_whole(run: TrainSettings, noise: Dataset, folder: Path) -> tuple
     return resumed, whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", with_quick(EXCHANGES, QUICK))
 def test_a_resumed_run_ends_as_an_uninterrupted_one(exchange: str, noise: Dataset, tmp_path: Path) -> None:
     resumed_and_whole(a_run(exchange), noise, tmp_path)

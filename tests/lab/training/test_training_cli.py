@@ -16,6 +16,7 @@ from tests.lab.records import a_run
 from tests.shared.commands import netoffload, refusal, started
 
 
+@pytest.mark.slow
 def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
     done = started("train", "hdd")
     assert (done.returncode, done.stdout) == (2, "")

@@ -70,12 +70,14 @@ def by_ring(digits: Dataset) -> Float32Array:
     return train(TrainSettings("inc", nodes=3, iterations=4, learning_rate=0.05), digits)[0][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", with_quick(["wa", "none", "none:via=server", "none:via=ring"], ["wa"]))
 def test_exact_ways_train_the_same_up_to_rounding(exchange: str, digits: Dataset, by_ring: Float32Array) -> None:
     other = train(TrainSettings(exchange, nodes=3, iterations=4, learning_rate=0.05), digits)[0][0]
     np.testing.assert_allclose(other, by_ring, rtol=1e-3, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", ["psgd:p=1", "rsgd:p=1"])
 def test_averaging_weights_in_every_iteration_is_averaging_gradients(exchange: str, digits: Dataset) -> None:
     # One step, since each worker has its own momentum afterwards.

@@ -15,6 +15,7 @@ from netoffload.lab.training import observed
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
+@pytest.mark.slow
 def test_a_script_runs_as_it_is_until_it_has_made_its_steps() -> None:
     before = dict(os.environ), list(sys.path), sys.argv
     words = ("--rate", "1gbit", "--steps", "6", "--", str(EXAMPLES / "ddp.py"), "--steps", "100000")

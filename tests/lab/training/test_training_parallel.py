@@ -51,6 +51,7 @@ def alone(settings: TrainSettings) -> tuple[Float32Array, float]:
     return replica.parameters, loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
