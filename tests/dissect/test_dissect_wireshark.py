@@ -137,6 +137,7 @@ def test_fields_are_those_of_the_layers(tshark: Tshark, folder: Path) -> None:
             assert np.array_equal(floats, block.values.view(np.uint32))
 
 
+@pytest.mark.slow
 def test_the_stream_is_what_the_receiver_gets(tshark: Tshark, folder: Path) -> None:
     followed = tshark("-r", str(folder / "wire.pcap"), "-q", "-z", "follow,tcp,raw,0")
     octets = bytes.fromhex("".join(line for line in followed.splitlines() if set(line) <= set("0123456789abcdef")))

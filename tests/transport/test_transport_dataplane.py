@@ -154,6 +154,7 @@ def test_a_fork_of_a_rank_may_not_use_its_connections() -> None:
     assert run_tcp(2, body) == [["5"], ["5"]]
 
 
+@pytest.mark.slow
 def test_a_late_rank_is_waited_for_beyond_the_time_limit() -> None:
     def body(exchange: TcpExchange) -> float:
         values = np.ones(100, dtype=np.float32)
@@ -199,6 +200,7 @@ def test_ranks_between_rounds_are_late_and_not_stuck(call: Callable[..., None], 
     assert run_tcp(4, body, timeout_s=0.4) == [4.0] * 4
 
 
+@pytest.mark.slow
 def test_ranks_that_are_long_busy_with_others_in_an_alltoall_are_late_and_not_stuck() -> None:
     counts = [[5, 5_000, 5], [5, 5, 5], [5, 5, 5]]
 

@@ -196,6 +196,7 @@ def test_many_idle_connections_from_a_ranks_address_do_not_keep_it_out() -> None
             idle.enter_context(socket.create_connection(address, 10, ("127.0.0.2", 0)))
 
 
+@pytest.mark.slow
 def test_a_rank_of_another_attempt_is_refused_by_name_and_a_later_one_waits_for_its_first_rank() -> None:
     addresses = [free_address(), Address("127.0.0.2", 1)]
     old, new = Attempt("job", "", 0), Attempt("job", "", 1)
@@ -292,6 +293,7 @@ def start(threads: ThreadPoolExecutor, store: Any, ranks: range, *args: Any) -> 
     return [threads.submit(gathered, store, rank, *args) for rank in ranks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", range(SIZE))
 def test_what_a_rank_left_that_ended_between_any_two_steps_is_never_taken(victim: int) -> None:
     expected = [[f"new{rank}" for rank in range(SIZE)], [f"new{rank}!" for rank in range(SIZE)]]

@@ -354,6 +354,7 @@ def test_a_moving_average_of_the_weights_is_measured_in_their_place() -> None:
     assert learnt(settings, average=0.9999)["losses"] == plain["losses"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coder", [None, "inceptionn:bound=8"])
 def test_a_run_that_diverges_ends_and_is_recorded(coder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     from netoffload.lab.training import inprocess

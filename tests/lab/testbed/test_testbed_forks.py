@@ -197,6 +197,7 @@ def test_a_fork_that_ignores_sigterm_ends_with_its_client(forks: dict[str, str])
         wait_until_gone(pid)
 
 
+@pytest.mark.slow
 def test_with_its_owner_go_forks_and_folder() -> None:
     with contextlib.ExitStack() as stack:
         with fork_server([], OWN_ENV) as server:
@@ -219,6 +220,7 @@ def test_a_module_that_is_not_there_is_told_by_clients_alone(program: Path, capf
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_an_owner_that_is_killed_takes_forks_and_folder_with_it() -> None:
     env = {**OWN_ENV, "PYTHONPATH": PYTHONPATH}
     command = [sys.executable, str(PROGRAMS / "own_forks.py")]

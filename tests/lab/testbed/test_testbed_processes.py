@@ -130,6 +130,7 @@ def test_we_and_our_ancestors_are_never_found() -> None:
     assert said.stdout.split() == ["0"]
 
 
+@pytest.mark.slow
 def test_a_launcher_that_misses_the_end_of_a_rank_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     def blind(_mpi: str, ranks: list[list[str]]) -> launch.Launch:
         return launch.Launch(["sh", "-c", '"$@"; sleep 60', "sh", *ranks[0]], {}, {})

@@ -162,6 +162,7 @@ def test_an_octet_to_and_fro_is_timed() -> None:
     assert min(times_us) > 0
 
 
+@pytest.mark.slow
 def test_a_stream_that_stops_is_an_error_and_so_is_an_end_that_cannot_start() -> None:
     listens, _ = ends(receive={})
     with End(subprocess.Popen, {**listens, "silence_s": 1}) as near, socket.socket() as silent:
@@ -173,6 +174,7 @@ def test_a_stream_that_stops_is_an_error_and_so_is_an_end_that_cannot_start() ->
         broken.result(20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("is_ended", "wrong"), [(True, 1), (False, 0)])
 def test_only_without_an_end_may_a_stream_stop_within_a_rounded_float(
     tmp_path: Path, is_ended: bool, wrong: int
@@ -191,6 +193,7 @@ def test_only_without_an_end_may_a_stream_stop_within_a_rounded_float(
     assert lines[-1]["result"]["tail_wrong"] == wrong
 
 
+@pytest.mark.slow
 def test_an_end_ends_with_the_process_that_started_it() -> None:
     text = "import json, subprocess, sys, time; from netoffload.lab.testbed.stream_end import End\n"
     text += "end = End(subprocess.Popen, json.loads(sys.argv[1])); end.read(20)\n"
