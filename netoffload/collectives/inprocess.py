@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
@@ -41,7 +41,7 @@ def run_ranks(
     """Run ``body`` once per rank, each in its own thread, and return the results in rank order.
 
     ``codec`` is what tagged channels do to floats; None leaves them exact. A rank gives up after ``timeout_s`` of
-    silence.
+    silence. What interrupts the caller ends the ranks at their next call; a rank alone runs in the caller's thread.
     """
     fabric = _Fabric(codec, bound_k, capacity_octets)
     exchanges = [InProcessExchange(fabric, rank, size, timeout_s) for rank in range(size)]
@@ -50,8 +50,16 @@ def run_ranks(
         with contextlib.closing(exchange):
             return body(exchange)
 
+    if size == 1:
+        return [run(exchanges[0])]
     with ThreadPoolExecutor(size, "rank") as threads:
         ranks = [threads.submit(run, exchange) for exchange in exchanges]
+        try:
+            wait(ranks)
+        except BaseException:
+            for exchange in exchanges:
+                exchange.close()
+            raise
     if failures := [error for rank in ranks if (error := rank.exception()) is not None]:
         # A PeerLostError only follows from another rank's failure, if there is one.
         raise next((error for error in failures if not isinstance(error, PeerLostError)), failures[0])

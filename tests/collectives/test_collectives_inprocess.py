@@ -1,8 +1,11 @@
 """Ring and worker-aggregator over threads: right sums, identical ranks, and failures that name their cause."""
 
+import itertools
+import signal
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -165,6 +168,28 @@ def test_a_silent_rank_is_named_after_the_time_limit() -> None:
         given_up.set()
 
     run_ranks(2, body, timeout_s=0.2)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("size", [1, 3])
+def test_what_interrupts_the_caller_ends_the_ranks(size: int) -> None:
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    def body(exchange: InProcessExchange) -> None:
+        values = np.ones(100, np.float32)
+        for step in itertools.count():
+            ring_allreduce(exchange, values, tagged=False)
+            if step == 10 and exchange.rank == 0:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_ranks(size, body)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not [one for one in threading.enumerate() if one.name.startswith("rank_")]
 
 
 @pytest.mark.parametrize(
