@@ -212,7 +212,7 @@ def _fig14(values: Mapping[str, Json]) -> Reading:
     ]
     table3, zeros = rows("inceptionn-fig14"), []
     for k in BOUNDS:
-        if (one := values.get(f"2^-{k}")) is None:
+        if "classes" not in (one := values.get(f"2^-{k}", {})):  # not measured, or diverged
             continue
         names = [f"{bits}-bit" for bits in CLASS_BITS[:-1]]  # those of 34 bits would be 1 and more: there are none
         shares = {name: 100 * share for name, share in zip(names, one["classes"]["own"][str(k)], strict=False)}

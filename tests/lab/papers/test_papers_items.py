@@ -367,6 +367,7 @@ def test_a_run_that_diverges_ends_and_is_recorded(coder: str | None, monkeypatch
     assert len(seen) < 20
     monkeypatch.setattr(inceptionn, "learnt", lambda *_words, **_options: found)
     assert inceptionn._compressed(Setting(True, {"mnist": Path("/m")}), "Base") == found
+    assert inceptionn._fig14({"Base": found, "2^-6": found}).found["relative.2^-6"] == 1
 
 
 def test_clipping_a_gaussian_by_numbers_drawn() -> None:
