@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from netoffload.errors import UsageError
 from netoffload.torch import CompressionState, DistributedOptimizer, Options
 from netoffload.transport.rendezvous.launchers import set_rank_environment
+from tests.shared.ports import free_port
 from tests.torch.launcher import Launcher
 
 PROGRAM = Path(__file__).with_name("programs") / "all_examples.py"
@@ -191,11 +191,6 @@ def test_what_the_wrapped_optimizer_holds_cannot_be_set_beside_it(name: str) -> 
     assert getattr(wrapped, name) is getattr(inner, name)
     with pytest.raises(AttributeError):
         setattr(wrapped, name, {})
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def rendezvous_of(kind: str) -> list[str]:

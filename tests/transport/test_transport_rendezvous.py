@@ -21,6 +21,7 @@ from netoffload.transport.rendezvous import store
 from netoffload.transport.rendezvous.addresses import Address, AddressRendezvous, parse_addresses, read_addresses
 from netoffload.transport.rendezvous.agreement import VERSION, Marking, Offer, Precision
 from netoffload.transport.rendezvous.launchers import Attempt
+from tests.shared.ports import free_port
 from tests.transport.stores import MemoryStore
 
 
@@ -38,8 +39,7 @@ def on_threads(ranks: range, body: Callable[[int], Any]) -> list[Any]:
 
 
 def free_address() -> Address:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return Address(*free.getsockname())
+    return Address("127.0.0.1", free_port())
 
 
 class BrokenStore(MemoryStore):

@@ -1,6 +1,5 @@
 """Communicators of the same ranks over shared connections. Ranks are threads, sockets real."""
 
-import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from netoffload.transport import (
 from netoffload.transport.messages.frames import Frame, Kind
 from netoffload.transport.messages.requests import Request
 from netoffload.transport.rounds.driver import prepare
+from tests.shared.ports import free_port
 from tests.transport.tcp_ranks import die, wait_less
 
 SIZE = 3
@@ -59,11 +59,6 @@ def run(body: Callable[[int, MakeOne], Any]) -> list[Any]:
     with ThreadPoolExecutor(SIZE) as threads:
         others = [threads.submit(be, rank) for rank in range(1, SIZE)]
         return [be(0), *(other.result() for other in others)]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def send(exchange: TcpExchange, peer: int, value: float, count: int = 3) -> Request:

@@ -15,6 +15,7 @@ from netoffload.codec import get
 from netoffload.errors import RunError
 from netoffload.lab.testbed.stream import write_payload
 from netoffload.lab.testbed.stream_end import End, Judge, Writer
+from tests.shared.ports import free_port
 
 FLOATS = 1000
 SENT = np.random.default_rng(1).standard_normal(FLOATS, np.float32) * np.float32(2e-3)
@@ -131,8 +132,7 @@ def test_a_writer_repeats_its_file_from_its_rotation(tmp_path: Path, writes: lis
 
 def ends(**options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options of two ends on loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        common = {"address": "127.0.0.1", "port": free.getsockname()[1], "tos": 0, "silence_s": 20, **options}
+    common = {"address": "127.0.0.1", "port": free_port(), "tos": 0, "silence_s": 20, **options}
     return {**common, "role": "listen"}, {**common, "role": "connect"}
 
 

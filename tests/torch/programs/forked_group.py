@@ -3,7 +3,6 @@
 import faulthandler
 import json
 import os
-import socket
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from netoffload.transport.rounds.driver import prepare
+from tests.shared.ports import free_port
 
 STUCK_S = 90
 """Ranks that take longer say where they are."""
@@ -38,9 +38,7 @@ def everywhere(value: Any, group: Any = None) -> list[Any]:
 def run_ranks(size: int, take_part: Callable[[int, int, int], Any]) -> dict[int, Any]:
     """Fork ranks, and return ``take_part(rank, size, port)`` of each that ends well; rank 0 may take the port."""
     prepare()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    pids = []
+    port, pids = free_port(), []
     with tempfile.NamedTemporaryFile("a+") as told:
         for rank in range(size):
             if (pid := os.fork()) == 0:
