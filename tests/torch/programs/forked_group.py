@@ -1,8 +1,10 @@
 """Ranks of process groups, forked from one process that has loaded everything once."""
 
+import ctypes
 import faulthandler
 import json
 import os
+import signal
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
@@ -43,6 +45,7 @@ def run_ranks(size: int, take_part: Callable[[int, int, int], Any]) -> dict[int,
         for rank in range(size):
             if (pid := os.fork()) == 0:
                 try:
+                    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: if the program hangs and is killed
                     faulthandler.dump_traceback_later(STUCK_S)
                     torch.set_num_threads(1)
                     line = f"{json.dumps([rank, take_part(rank, size, port)])}\n"
