@@ -48,6 +48,12 @@ def test_ranks_agree_and_a_checkpoint_goes_on_bit_for_bit(launcher: Launcher, tm
 
 
 @pytest.mark.slow
+def test_exact_sums_of_two_ranks_have_gloos_bits(launcher: Launcher, tmp_path: Path) -> None:
+    found, _ = found_by(launcher, 2, tmp_path, "two")
+    assert len({digest for one in found for digest in one["two"]}) == 1
+
+
+@pytest.mark.slow
 def test_replicas_of_sharded_models_agree(launcher: Launcher, tmp_path: Path) -> None:
     found, _ = found_by(launcher, 4, tmp_path, "replicas")
     for at in range(2):

@@ -300,7 +300,8 @@ def run(module: str) -> None:
     except SystemExit as end:
         code = end.code
     if "mpi4py.MPI" in sys.modules or not isinstance(code, int | None):
-        sys.exit(code)  # MPI ends behind Python
+        sys.exit(code)  # MPICH's goodbye to its launcher, and mpi4py's abort, come when Python and libc end
+    # As the children of multiprocessing do.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     try:

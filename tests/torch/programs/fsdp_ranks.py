@@ -148,6 +148,11 @@ def doors(folder: str) -> list[Any]:
     return found
 
 
+def two(folder: str) -> list[str]:
+    """The digests of exact sums, by our transport and by gloo's: of two values either order gives the same bits."""
+    return [digest(Run(options).train()) for options in ({"offload": "off"}, None)]
+
+
 def odd(folder: str) -> list[float]:
     """The distance from plain FSDP2 of what travels exact: doubles, and a module with a parameter without gradient."""
     found = []
@@ -191,7 +196,7 @@ def refused(folder: str) -> list[str]:
     ]
 
 
-ALL = (doors, odd, replicas, refused)
+ALL = (doors, two, odd, replicas, refused)
 SCENARIOS: dict[str, Callable[[str], Any]] = {one.__name__: one for one in ALL}
 
 
