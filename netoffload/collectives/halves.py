@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from netoffload.collectives.operations import Operation
 from netoffload.collectives.ring import CHUNK_FLOATS, go_round, spans_in_words
 from netoffload.collectives.schedule import Span, allgather_walk, partition
 from netoffload.compiled.arrays import Float32Array, Uint16Array
+from netoffload.compiled.halves import narrow_bf16, narrow_fp16, widen_bf16, widen_fp16
 
 
 class Half(enum.Enum):
@@ -36,33 +38,19 @@ class Half(enum.Enum):
 
     def widened(self, halves: Uint16Array) -> Float32Array:
         """Return values as float32, exact."""
-        if self is Half.FLOAT16:
-            with np.errstate(invalid="ignore"):  # a NaN that signals
-                return halves.view(np.float16).astype(np.float32)
-        return np.left_shift(halves, 16, dtype=np.uint32).view(np.float32)
+        values = np.empty(halves.size, np.float32)
+        _WIDEN[self](halves, values.view(np.uint32))
+        return values
 
     def narrowed(self, values: Float32Array) -> Uint16Array:
         """Return float32 rounded to nearest even; what is too large becomes infinite, a NaN stays one."""
         halves = np.empty(values.size, np.uint16)
-        for start in range(0, values.size, CHUNK_FLOATS):  # what a step leaves is still in the cache
-            part = slice(start, start + CHUNK_FLOATS)
-            self._narrow(values[part], halves[part])
+        _NARROW[self](values.view(np.uint32), halves)
         return halves
 
-    def _narrow(self, values: Float32Array, halves: Uint16Array) -> None:
-        if self is Half.FLOAT16:
-            with np.errstate(all="ignore"):
-                halves.view(np.float16)[:] = values
-            return
-        words = values.view(np.uint32)
-        rounded = words >> 16
-        rounded &= 1
-        rounded += 0x7FFF
-        rounded += words
-        halves[:] = rounded >> 16
-        is_nan = np.isnan(values)
-        if is_nan.any():  # rounded, one could become infinite
-            halves[is_nan] = words[is_nan] >> 16 | 0x40
+
+_WIDEN: Final = {Half.FLOAT16: widen_fp16, Half.BFLOAT16: widen_bf16}
+_NARROW: Final = {Half.FLOAT16: narrow_fp16, Half.BFLOAT16: narrow_bf16}
 
 
 def allreduce_halves(

@@ -140,7 +140,8 @@ class Compressor(abc.ABC):
         """
         values = self._decode(body_of(payload, layout, self.method_id, self.flags), layout)
         if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
-            raise CodecError("payload has a value that is not finite: no encoder sends one")
+            first = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise CodecError(f"value {first} of the payload is not finite: no encoder sends one")
         return values
 
     def wire_size(self, values: Float32Array, state: State) -> int:

@@ -31,10 +31,10 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uint16Array, Uint32Array
+from netoffload.compiled.halves import narrow_bf16, widen_bf16
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import load_u32, store_u32, whole
 from netoffload.compressors.base import HEADER_OCTETS, Compressor, MethodId, State, empty_payload
-from netoffload.compressors.halves import decode_bf16, encode_bf16
 from netoffload.compressors.layout import Layout
 from netoffload.compressors.packing import SLACK, padded
 from netoffload.errors import CodecError, UsageError
@@ -109,7 +109,7 @@ class ChunkedTopK(Compressor):
         places = np.empty(int(groups.sent.max(initial=0)), np.uint32)
         encode_groups(values, values.view(np.uint32), groups, places, levels, payload[streams_at:])
         halves = np.empty(levels.size, np.uint16)
-        encode_bf16(np.minimum(levels, LARGEST_BF16).view(np.uint32), halves)
+        narrow_bf16(np.minimum(levels, LARGEST_BF16).view(np.uint32), halves)
         payload[ahead:streams_at] = halves.view(np.uint8)
         return payload[:size]
 
@@ -124,7 +124,7 @@ class ChunkedTopK(Compressor):
         if (halves > 0x7F7F).any() or (halves[::2] > halves[1::2]).any():
             raise CodecError("payload has a level that is negative or not finite, or that is above the higher one")
         levels, values = np.empty(halves.size, np.float32), np.zeros(layout.count, np.float32)
-        decode_bf16(halves, levels.view(np.uint32))
+        widen_bf16(halves, levels.view(np.uint32))
         if not decode_groups(padded(body[streams_at:]), groups, levels, values):
             raise CodecError("payload has places that do not ascend or lie outside their chunk, or bits behind its end")
         return values

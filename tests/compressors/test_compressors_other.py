@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.halves import narrow_bf16, narrow_fp16
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Compressor, Layout, libraries, registry
 from netoffload.compressors.base import HEADER_OCTETS
@@ -43,6 +44,17 @@ def test_every_exponent_rounds_as_the_oracle(compressor: Half) -> None:
     payload = encoded(compressor, values)
     wanted = halves_exact(values, compressor.format)
     assert np.array_equal(payload[HEADER_OCTETS:].view(np.uint16), wanted)
+
+
+@pytest.mark.parametrize("sign", [0, 0x8000])
+def test_what_is_too_large_becomes_infinite_and_a_nan_stays_one(sign: int) -> None:
+    words = np.array([0x477FEFFF, 0x477FF000, 0x7F7F7FFF, 0x7F7F8000, 0x7F800000, 0x7F800001, 0x7FFFFFFF], np.uint32)
+    words |= np.uint32(sign << 16)
+    narrowed = np.empty((2, words.size), np.uint16)
+    narrow_fp16(words, narrowed[0])
+    narrow_bf16(words, narrowed[1])
+    assert [half ^ sign for half in narrowed[0]] == [0x7BFF, 0x7C00, 0x7C00, 0x7C00, 0x7C00, 0x7E00, 0x7FFF]
+    assert [half ^ sign for half in narrowed[1]] == [0x4780, 0x4780, 0x7F7F, 0x7F80, 0x7F80, 0x7FC0, 0x7FFF]
 
 
 @EVERY_HALF
