@@ -203,25 +203,23 @@ class Adviser(AllOrNothing[Findings]):
             vectors = held.reshape(-1, held.shape[-1])
             name, layout, compute_s = asked.gradients.name, Layout.flat(vectors.shape[1]), 0.0
         elif asked.script:
-            name = Path(asked.script[0]).name
-            progress(f"running {name}")
-            vectors, layout, compute_s = _observed(asked)
+            name, (vectors, layout, compute_s) = Path(asked.script[0]).name, _observed(asked, progress)
         else:
-            progress(f"training {asked.model} for {asked.steps or STEPS_OF_MODEL} steps")
             worker = 0 if self._ranks is None else self._ranks.rank
-            name, (vectors, layout, compute_s) = asked.model, _trained(asked, worker)
+            name, (vectors, layout, compute_s) = asked.model, _trained(asked, worker, progress)
         if asked.compute is not None:
             compute_s = asked.compute * 1e-3
         return Workload(name, vectors[0].nbytes, compute_s), vectors, layout
 
 
-def _trained(asked: AdviseSettings, worker: int) -> tuple[Float32Array, Layout, float]:
+def _trained(asked: AdviseSettings, worker: int, progress: Progress) -> tuple[Float32Array, Layout, float]:
     """Return a model's latest gradients, its layers, and the median seconds of a step."""
     from netoffload.lab.training.config import TrainSettings
     from netoffload.lab.training.inprocess import train_alone
 
     settings = TrainSettings("inc", nodes=1, model=asked.model, batch=asked.batch)
     settings = replace(settings, iterations=asked.steps or STEPS_OF_MODEL)
+    progress(f"training {asked.model} for {settings.iterations} steps")
     kept, times_s = [], []
     for gradient, took_s in train_alone(settings, worker):
         times_s.append(took_s)
@@ -231,11 +229,11 @@ def _trained(asked: AdviseSettings, worker: int) -> tuple[Float32Array, Layout, 
     return np.stack(kept), layout, statistics.median(times_s)
 
 
-def _observed(asked: AdviseSettings) -> tuple[Float32Array, Layout, float]:
+def _observed(asked: AdviseSettings, progress: Progress) -> tuple[Float32Array, Layout, float]:
     """Return a script's latest gradients, its layers, and the median seconds of a step."""
     from netoffload.lab.training.observed import observe
 
-    found = observe(asked.script, asked.steps or STEPS_OF_SCRIPT)
+    found = observe(asked.script, asked.steps or STEPS_OF_SCRIPT, progress)
     return np.stack(found.gradients), Layout(found.layer_sizes), statistics.median(found.times_s)
 
 

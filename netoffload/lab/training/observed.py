@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -82,7 +82,7 @@ def _flat(parameter: torch.Tensor) -> Float32Array:
     return flat
 
 
-def observe(argv: Sequence[str], steps: int) -> Observed:
+def observe(argv: Sequence[str], steps: int, progress: Callable[[str], None] = lambda _said: None) -> Observed:
     """Run a script, a Python file with its arguments, until its optimizer has made some steps; it may end earlier.
 
     Its standard output goes to standard error.
@@ -90,6 +90,7 @@ def observe(argv: Sequence[str], steps: int) -> Observed:
     script = argv[0]
     if not os.path.isfile(script):
         raise UsageError(f"there is no script {script}: give a Python file and its arguments after --")
+    progress(f"running {os.path.basename(script)}")
     found = Observed(steps)
     handle = register_optimizer_step_pre_hook(found)
     try:

@@ -143,6 +143,7 @@ def test_a_trial_times_four_rings_between_ranks(tmp_path: Path, monkeypatch: pyt
         ("--try --delay 1", "add --rate"),
         ("--rate 1gbit -n 1", "at least 2"),
         ("--rate 1gbit --bound 17", "outside 1..16"),
+        ("--rate 1gbit --model nosuch", "model 'nosuch' is unknown"),
         ("--rate 1gbit --compute nan", "compute is nan"),
         ("--rate 1gbit --gradients /nonexistent.npy", "cannot read gradients"),
     ],
@@ -150,6 +151,6 @@ def test_a_trial_times_four_rings_between_ranks(tmp_path: Path, monkeypatch: pyt
 def test_what_cannot_be_advised_is_refused(words: str, message: str) -> None:
     done = netoffload("advise", *words.split())
     assert (done.returncode, done.stdout) == (2, "")
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("netoffload: ")
-    assert message in last
+    [line] = done.stderr.splitlines()
+    assert line.startswith("netoffload: ")
+    assert message in line
