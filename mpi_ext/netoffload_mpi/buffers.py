@@ -190,6 +190,10 @@ def _block(spec: Any, times: int, writable: bool, half: Half | None = None) -> F
 def _vector(parts: _Parts, writable: bool, half: Half | None = None) -> Float32Array:
     if half is not None and parts.says_float:
         raise BufferTypeError(f"the buffer holds {half.value}, not MPI.FLOAT: leave the type out")
+    if half is None and isinstance(parts.data, np.ndarray) and (found := _half_of(parts.data)) is not None:
+        raise BufferTypeError(
+            f"buffer holds {found.value}: Allreduce_comp takes it, in both buffers; here give float32"
+        )
     if parts.says_float and (parts.data is None or isinstance(parts.data, type(MPI.BOTTOM))):
         return np.empty(0, np.float32)
     octets = _memory(parts.data, writable=writable, raw_allowed=parts.says_float, half=half)
@@ -211,7 +215,7 @@ def _memory(data: Any, *, writable: bool, raw_allowed: bool, half: Half | None) 
         raise BufferTypeError(f"buffer cannot be used: {error}") from error
     if not view.contiguous:
         raise BufferTypeError("buffer is not contiguous: make a contiguous copy first")
-    kinds = ("H",) if half else ("f", "<f", "=f", "@f", *(("B", "b", "c") if raw_allowed else ()))
+    kinds = ("H", "=H") if half else ("f", "<f", "=f", "@f", *(("B", "b", "c") if raw_allowed else ()))
     if view.format not in kinds:
         raise BufferTypeError(f"buffer holds {view.format!r} (struct notation), but only float32 can be sent")
     if not view.nbytes:
@@ -222,7 +226,8 @@ def _memory(data: Any, *, writable: bool, raw_allowed: bool, half: Half | None) 
 def _half_of(data: Any) -> Half | None:
     """Return the 16-bit type of NumPy's or DLPack's values; None: they are none."""
     if isinstance(data, np.ndarray):
-        return next((half for half in Half if half.value == data.dtype.name), None)
+        kind = data.dtype
+        return next((half for half in Half if half.value == kind.name and kind.isnative), None)
     try:
         return _HALVES.get(_dlpack_type(data)) if hasattr(data, "__dlpack__") else None
     except (BufferError, RuntimeError, ValueError, TypeError):
@@ -236,6 +241,8 @@ def _dlpack_memory(data: Any, writable: bool, half: Half | None) -> memoryview[A
     try:
         if half is None and _dlpack_type(data) != _FLOAT32:
             raise TypeError("it does not hold float32")
+        if getattr(data, "is_neg", bool)():  # torch's: a reader changes the signs, and DLPack does not say so
+            raise TypeError("its values are negated when they are read: call resolve_neg() first")
         # Not through NumPy, which treats all tensors of producers older than DLPack 1.0 as read-only.
         return MPI.buffer.frombuffer(data, readonly=not writable).cast("H" if half else "f")
     except (BufferError, RuntimeError, ValueError, TypeError) as error:

@@ -85,10 +85,8 @@ def plan_allreduce(
         top: for ``hierarchical``: how the groups' sums are added, ``ring`` or ``wa``.
         average: divide the sum by the number of ranks.
     """
-    operation = operation_of(op)
+    operation = _operation(op, average)
     check_choice("algorithm", algorithm, ALGORITHMS)
-    if average and operation is not Operation.SUM:
-        raise UsageError("average=True goes with MPI.SUM only")
     values, half = numbers(recvbuf, writable=True)
     source = source_of(sendbuf, values, half)
 
@@ -115,7 +113,7 @@ def plan_allreduce(
             with met(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation)):
                 plane.mpi.Allreduce(MPI.IN_PLACE, [values, MPI.FLOAT], op)
         if average:
-            np.divide(values, np.float32(place.size), out=values)
+            divide(values, place.size)
 
     def reduce_halves(plane: MpiPlane, half: Half, halves: Uint16Array) -> None:
         copy(values, source)
@@ -138,20 +136,38 @@ def plan_allreduce(
     return Plan(lambda plane: reduce_halves(plane, half, halves), (Lane.TAGGED, Lane.UNTAGGED), calling)
 
 
-def plan_allreduce_ring(place: RankOfSize, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Plan:
+def plan_allreduce_ring(
+    place: RankOfSize, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, *, average: bool = False
+) -> Plan:
     """Do :meth:`Allreduce_comp` untagged: the uncompressed baseline, exact."""
-    operation = operation_of(op)
+    operation, divisor = _operation(op, average), place.size if average else 1
     values, half = numbers(recvbuf, writable=True)
     source = source_of(sendbuf, values, half)
-    if half is None:
-        return Plan(lambda plane: plane.allreduce(values, operation, tagged=False, source=source), (Lane.UNTAGGED,))
-    halves = cast("Uint16Array", values)
 
     def run(plane: MpiPlane) -> None:
+        if half is None:
+            plane.allreduce(values, operation, tagged=False, source=source)
+            divide(values, divisor)
+            return
         copy(values, source)
-        plane.allreduce_halves(halves, half, operation, tagged=False)
+        plane.allreduce_halves(cast("Uint16Array", values), half, operation, tagged=False, divisor=divisor)
 
-    return Plan(run, (Lane.UNTAGGED,), f"Allreduce_ring of {values.size} {half.value}")
+    averaged = " with average=True" * average
+    calling = f"Allreduce_ring of {values.size} {half.value if half else 'floats'}{averaged}" if half or average else ""
+    return Plan(run, (Lane.UNTAGGED,), calling)
+
+
+def _operation(op: MPI.Op, average: bool) -> Operation:
+    operation = operation_of(op)
+    if average and operation is not Operation.SUM:
+        raise UsageError("average=True goes with MPI.SUM only")
+    return operation
+
+
+def divide(values: Float32Array, divisor: int) -> None:
+    """Divide in place."""
+    if divisor > 1:
+        np.divide(values, np.float32(divisor), out=values)
 
 
 def plan_reduce(place: RankOfSize, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Plan:

@@ -69,6 +69,8 @@ class Codec:
 
 
 def _check_values(values: Float32Array) -> None:
+    if not isinstance(values, np.ndarray):
+        raise UsageError(f"a codec takes an array of float32, not {type(values).__name__}")
     if values.dtype != np.float32 or not values.flags.c_contiguous:
         raise UsageError(
             f"a codec takes contiguous float32, not {values.dtype} (contiguous: {values.flags.c_contiguous}): "

@@ -158,6 +158,8 @@ class Compressor(abc.ABC):
 
     def _source(self, values: Float32Array, state: State) -> Float32Array:
         """Return the values to encode: finite, of the right type and length, with the residual added."""
+        if not isinstance(values, np.ndarray):
+            raise UsageError(f"a compressor takes an array of float32, not {type(values).__name__}")
         if values.dtype != np.float32 or not values.flags.c_contiguous or values.shape != (state.layout.count,):
             raise UsageError(
                 f"a compressor takes contiguous float32[{state.layout.count}], not {values.dtype}{list(values.shape)}"
@@ -193,6 +195,8 @@ def write_header(payload: Uint8Array, method_id: MethodId, flags: int, count: in
 
 def body_of(payload: Uint8Array, layout: Layout, method_id: MethodId, flags: int) -> Uint8Array:
     """Check the header of a payload; return the body behind it, uint8[m - HEADER_OCTETS]."""
+    if not isinstance(payload, np.ndarray):
+        raise UsageError(f"a payload is an array of octets, not {type(payload).__name__}")
     if payload.dtype != np.uint8 or payload.ndim != 1 or not payload.flags.c_contiguous:
         raise UsageError(f"a payload is a contiguous array of octets, not {payload.dtype}{list(payload.shape)}")
     if payload.size < HEADER_OCTETS:

@@ -68,8 +68,12 @@ def names() -> tuple[str, ...]:
 def get(name: str, **parameters: object) -> Compressor:
     """Return the compressor ``name`` with these parameters."""
     if name in ALIASES:
-        own, _, preset = ALIASES[name].partition(":")
-        return get(own, **{**_parameters(own, preset), **parameters})
+        own, _, text = ALIASES[name].partition(":")
+        preset = _parameters(own, text)
+        first = next(iter(preset))  # what the name stands for
+        if parameters.get(first, preset[first]) != preset[first]:
+            raise UsageError(f"{name} is {own} with {first}={preset[first]}: for another {first} write {own}")
+        return get(own, **{**preset, **parameters})
     if name not in _BY_NAME:
         raise UsageError(f"compressor {name!r} is unknown: choose from {', '.join((*_BY_NAME, *ALIASES))}")
     method = _BY_NAME[name]

@@ -1,13 +1,14 @@
 """Calls under way as torch knows them: ``Work`` and ``Future`` over a :class:`~netoffload.transport.Request`.
 
-``Work.wait`` waits for the request itself. A ``Future`` is made on request, and a thread of a growing pool settles it.
-Its callbacks may wait for further calls, as PowerSGD's hook does. The thread that carries calls out could not settle
-it, because it would wait for itself.
+``Work.wait`` waits for the request itself. A ``Future`` is made on request, and settled by a thread of a growing pool
+or by the one that waits, whichever comes first. Its callbacks may wait for further calls, as PowerSGD's hook does. The
+thread that carries calls out could not settle it, because it would wait for itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import types
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +62,9 @@ def _skip(code: types.CodeType) -> bool:
 class CallWork(Work):
     """A call under way, with its result; ``ranks`` are the group's, counted in the world."""
 
+    _ended: Future[Any]  # there with the future, which follows it
+    _turn: threading.Lock  # taken for ever by the thread that settles it
+
     def __init__(self, request: Request, tensors: Sequence[Tensor], ranks: Sequence[int]) -> None:
         super().__init__()
         self._request, self._tensors, self._ranks = request, list(tensors), ranks
@@ -84,8 +88,11 @@ class CallWork(Work):
         limit_s = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
         if not self._request.join(limit_s):
             raise DistBackendError(f"the call is not over within the timeout of {limit_s:g} s")
-        if (error := self._request.error) is not None:
-            raise explain(error, self._ranks) from error
+        if self._future is not None:
+            self._settle()
+            with contextlib.suppress(Exception):  # is raised below; another thread may be about to settle it
+                self._future.wait()
+        self._outcome()
         return True
 
     def synchronize(self) -> None:
@@ -110,14 +117,32 @@ class CallWork(Work):
     def get_future(self) -> Future[list[Tensor]]:
         """Return a future of the tensors."""
         if self._future is None:
-            ended: Future[Any] = Future()
+            self._ended, self._turn = Future(), threading.Lock()
             # C++ sees an error only if a callback raises it.
-            self._future = ended.then(lambda _: self.result())
+            self._future = self._ended.then(lambda _: self._outcome())
             if self._request.test():
-                ended.set_result(None)
+                self._settle()
             else:
-                self._request.add_done_callback(lambda _: _settle(self._request, ended))
+                self._request.add_done_callback(lambda _: self._settle_later())
         return self._future
+
+    def _outcome(self) -> list[Tensor]:
+        """Return the tensors of a call that has ended, or raise its error."""
+        if (error := self._request.error) is not None:
+            raise explain(error, self._ranks) from error
+        return self._tensors
+
+    def _settle(self) -> None:
+        if self._turn.acquire(blocking=False):
+            self._ended.set_result(None)
+
+    def _settle_later(self) -> None:
+        def settle() -> None:
+            self._request.join()
+            self._settle()
+
+        with contextlib.suppress(RuntimeError):  # the process ends, and no thread waits
+            _settling.submit(settle)
 
 
 @contextlib.contextmanager
@@ -135,12 +160,3 @@ def explain(error: BaseException, ranks: Sequence[int]) -> BaseException:
         return error
     is_world = list(ranks) == list(range(len(ranks)))
     return DistBackendError(f"{error}" if is_world else f"{error} (ranks of the group {list(ranks)}, counted from 0)")
-
-
-def _settle(request: Request, ended: Future[Any]) -> None:
-    def settle() -> None:
-        request.join()
-        ended.set_result(None)
-
-    with contextlib.suppress(RuntimeError):  # the process ends, and no thread waits
-        _settling.submit(settle)

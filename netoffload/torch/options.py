@@ -76,8 +76,15 @@ class Options:
             raise UsageError(f"start_step {self.start_step} is less than 0: it is a number of steps")
         if self.compressor is not None and (self.codec, self.bound) != (None, None):
             raise UsageError("a compressor takes the place of a codec: give compressor, or codec and bound, not both")
+        if self.min_octets < 0:
+            raise UsageError(f"min_octets {self.min_octets} is less than 0: it is the length of a vector")
         self.settings()
-        self.spec()
+        spec = self.spec()
+        if self.error_feedback and self.compressor is not None and not spec.keeps_residual:
+            raise UsageError(
+                f"{spec.name} keeps no residual, because a ring's hops encode sums: leave error_feedback out, "
+                f"or write {self.compressor.partition(':')[0]}:via=gather"
+            )
 
     @classmethod
     def of_environment(cls) -> Options | None:

@@ -80,10 +80,12 @@ def test_a_second_round_trip_changes_nothing(words: list[int], bound_k: int) -> 
 
 
 @pytest.mark.parametrize(
-    "values", [np.zeros(4), np.zeros(4, np.int32), np.zeros((4, 4), np.float32)[:, ::2]], ids=["f64", "i32", "strided"]
+    "values",
+    [np.zeros(4), np.zeros(4, np.int32), np.zeros((4, 4), np.float32)[:, ::2], [0.0]],
+    ids=["f64", "i32", "strided", "list"],
 )
 def test_other_arrays_are_refused(values: np.ndarray) -> None:
-    with pytest.raises(UsageError, match="contiguous float32"):
+    with pytest.raises(UsageError, match="float32, not"):
         INCEPTIONN.encode(values, 10)
 
 

@@ -199,6 +199,11 @@ def test_other_arrays_are_refused(spec: str) -> None:
     for values in (np.zeros(4), np.zeros(5, np.float32), np.zeros(8, np.float32)[::2], np.zeros((2, 2), np.float32)):
         with pytest.raises(UsageError, match=r"contiguous float32\[4\]"):
             compressor.encode(values.astype(values.dtype, copy=False), state)
+    not_arrays: Any = [0.0] * 4
+    with pytest.raises(UsageError, match="not list"):
+        compressor.encode(not_arrays, state)
+    with pytest.raises(UsageError, match="not list"):
+        compressor.decode(not_arrays, state.layout)
     octets: Any = (np.zeros(20, np.int8), np.zeros(40, np.uint8)[::2], np.zeros((4, 5), np.uint8))
     for payload in octets:
         with pytest.raises(UsageError, match="contiguous array of octets"):

@@ -110,6 +110,7 @@ def test_papers_names_are_known() -> None:
     [
         ("zip", "compressor 'zip' is unknown: choose from none"),
         ("qsgd:depth=3", "qsgd has no parameter 'depth': it takes levels, rule"),
+        ("bf16:format=fp16", "bf16 is half with format=bf16: for another format write half"),
         ("none:x=1", "none has no parameter 'x': it takes none"),
         ("qsgd:levels", "'levels' is not parameter=value"),
         ("qsgd:levels=3,levels=4", "is given twice"),

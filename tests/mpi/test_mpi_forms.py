@@ -228,8 +228,10 @@ def bad_buffers() -> list[Any]:
     good, frozen = np.zeros(8, np.float32), np.zeros(8, np.float32)
     frozen.setflags(write=False)
     halves, strided = np.zeros(8, np.float16), [np.zeros(16, dtype)[::2] for dtype in (np.float16, np.float32)]
-    arrays = [np.zeros(8), np.zeros(8, np.int32), *strided, [halves, MPI.FLOAT], [halves, 9], frozen]
+    swapped = [np.zeros(8, form) for form in (">f2", ">f4")]
+    arrays = [np.zeros(8), np.zeros(8, np.int32), *strided, *swapped, [halves, MPI.FLOAT], [halves, 9], frozen]
     tensors = [torch.zeros(8, requires_grad=True), torch.zeros(8, dtype=torch.bfloat16, requires_grad=True)]
+    tensors += [torch._neg_view(torch.ones(8, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16)]
     return [*arrays, *tensors, [good, MPI.DOUBLE], [np.zeros(8), MPI.FLOAT], bytearray(32), [1.0, 2.0], "text", None]
 
 
@@ -241,6 +243,7 @@ def test_an_allreduce_takes_16_bit_floats_of_numpy_and_dlpack(alone: CompComm) -
         (array, Half.FLOAT16, 6),
         (np.asfortranarray(array), Half.FLOAT16, 6),
         ([array, 2], Half.FLOAT16, 2),
+        (np.zeros(13, np.uint8)[1:].view(np.float16), Half.FLOAT16, 6),
         ([array, (2, 1)], Half.FLOAT16, 2),
         (tensor, Half.BFLOAT16, 6),
         ([tensor, 3, 1, None], Half.BFLOAT16, 3),
@@ -270,6 +273,10 @@ def test_tensors_are_buffers_and_what_holds_no_floats_is_refused(alone: CompComm
     for other in (np.zeros(3), np.zeros(3, np.float16), torch.zeros(3, dtype=torch.bfloat16)):
         with pytest.raises(TypeError):
             alone.Send_comp(other, 0)
+    with pytest.raises(BufferTypeError, match="holds float16: Allreduce_comp takes it"):
+        alone.Bcast_comp(np.zeros(3, np.float16))
+    with pytest.raises(BufferTypeError, match="resolve_neg"):
+        alone.Allreduce_comp(torch._neg_view(torch.ones(8)), into)
     assert alone.totals() == before
 
 

@@ -4,16 +4,23 @@ import json
 import os
 import re
 import sys
+import threading
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.distributed import DistBackendError
+from torch.futures import Future
 
 from netoffload.errors import MalformedError, UsageError
 from netoffload.torch import BackendOptions
 from netoffload.torch.backend import create
+from netoffload.torch.backend_work import CallWork
 from netoffload.torch.options import BACKEND, ENV_BACKEND, compare
+from netoffload.transport import Request
 from tests.shared.commands import python
 from tests.torch.launcher import Launcher
 
@@ -139,7 +146,35 @@ def test_a_rank_that_sends_no_options_is_named(words: Any) -> None:
     assert given == [{"scale": "auto"}, None]  # rank 0, which may have the store, stays until all have read
 
 
+def _waited(work: CallWork, done: Future[Any]) -> Any:
+    return work.wait(), done.value()
+
+
+def test_a_future_is_done_when_a_wait_is_over_and_its_callbacks_may_wait() -> None:
+    for number in range(200):
+        request, tensors = Request(), [torch.tensor([number])]
+        work = CallWork(request, tensors, [0])
+        future = work.get_future()
+        again = future.then(partial(_waited, work))
+        ending = threading.Thread(target=request.complete)
+        ending.start()
+        assert work.wait()
+        assert future.done()
+        assert again.wait() == (True, tensors)
+        ending.join()
+    request = Request()
+    work = CallWork(request, [], [0])
+    future = work.get_future()
+    request.fail(MalformedError("no"))
+    with pytest.raises(DistBackendError, match="no"):
+        work.wait()
+    with pytest.raises(RuntimeError, match="no"):
+        future.wait()
+
+
 def test_options_that_the_backend_does_not_have_are_refused() -> None:
+    with pytest.raises(UsageError, match="min_octets -1"):
+        BackendOptions(min_octets=-1)
     with pytest.raises(UsageError, match="offload"):
         BackendOptions(offload="gpu")
     for options in (BackendOptions(error_feedback=True), BackendOptions(compressor="fp16"), BackendOptions(seed=1)):

@@ -115,6 +115,8 @@ def test_a_wrapped_optimizer_is_saved_copied_hooked_and_scaled_like_a_plain_one(
         ({"compressor": "pqasgd"}, "pqasgd moves weights"),
         ({"compressor": "terngrad:via=server"}, "needs a server"),
         ({"compressor": "qsgd", "bound": 8}, "not both"),
+        ({"compressor": "bf16", "error_feedback": True}, "keeps no residual.* write bf16:via=gather"),
+        ({"compressor": "8bit-dynamic:via=ring", "error_feedback": True}, "write 8bit-dynamic:via=gather"),
         ({"codec": "zip"}, "zip"),
         ({"offload": "gpu"}, "gpu"),
         ({"scale": 100.0}, "not a power of two"),

@@ -46,6 +46,7 @@ def check_halves(world: MPI.Intracomm) -> None:
                 (comm.Allreduce_comp, {}, 1),
                 (comm.Allreduce_ring, {}, 1),
                 (comm.Allreduce_comp, {"average": True}, comm.size),
+                (comm.Allreduce_ring, {"average": True}, comm.size),
                 (comm.Allreduce_comp, {"algorithm": "mpi"}, 1),
             ]
             for call, options, divisor in calls:
