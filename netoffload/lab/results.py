@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import os
 import statistics
 import tempfile
 import types
@@ -268,12 +269,30 @@ def _read_line(kind: type[T], line: str, where: str) -> T:
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
     """Append records to a file of JSON lines, which is made if it does not exist."""
-    lines = "".join(to_line(record) + "\n" for record in records)
+    _append(path, "".join(to_line(record) + "\n" for record in records), path)
+
+
+def _append(path: Path, lines: str, named: Path) -> None:
+    """Append lines of JSON; of a last line without an end only what is whole stays. Errors name ``named``."""
     try:
+        before = path.read_bytes() if path.exists() else b""
+        whole = before.rfind(b"\n") + 1
+        if _is_json(before[whole:]):
+            lines = "\n" + lines
+        elif whole < len(before):  # its program was killed
+            os.truncate(path, whole)
         with path.open("a", encoding="utf-8") as file:
             file.write(lines)
     except OSError as error:
-        raise UsageError(f"cannot write records to {path}: {error.strerror}") from error
+        raise UsageError(f"cannot write records to {named}: {error.strerror}") from error
+
+
+def _is_json(octets: bytes) -> bool:
+    try:
+        json.loads(octets)
+    except ValueError:
+        return False
+    return True
 
 
 def check_writable(path: Path) -> None:
@@ -303,15 +322,21 @@ def check_figure(path: Path) -> None:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read a file of JSON lines; empty lines are skipped."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read records from {path}: {getattr(error, 'strerror', None) or error}") from error
+    """Read a file of JSON lines; empty lines are skipped, and a last one that is incomplete."""
+    lines = read_lines(path)
     records = [from_line(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not records:
         raise UsageError(f"{path} has no record")
     return records
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a file of records, without a last one whose program was killed when it wrote it."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read records from {path}: {getattr(error, 'strerror', None) or error}") from error
+    return lines if _is_json(lines[-1].encode()) else lines[:-1]
 
 
 SUFFIX: Final = ".jsonl"
@@ -347,15 +372,8 @@ def steps_path(folder: Path, item: str) -> Path:
 
 def append_step(folder: Path, record: StepRecord) -> None:
     """Append a record to its item's file; an incomplete last line is replaced."""
-    try:
-        path = steps_path(folder, record.item)
-        before = path.read_bytes() if path.exists() else b""
-        if not before.endswith(b"\n"):
-            path.write_bytes(before[: before.rfind(b"\n") + 1])
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dataclasses.asdict(record), allow_nan=False) + "\n")
-    except OSError as error:
-        raise UsageError(f"cannot write records to {folder}: {error.strerror}") from error
+    line = json.dumps(dataclasses.asdict(record), allow_nan=False) + "\n"
+    _append(steps_path(folder, record.item), line, folder)
 
 
 def read_steps(folder: Path, item: str) -> dict[str, StepRecord]:
@@ -366,7 +384,7 @@ def read_steps(folder: Path, item: str) -> dict[str, StepRecord]:
     path = steps_path(folder, item)
     if not path.exists():
         return {}
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    lines = read_lines(path)
     found = (_read_line(StepRecord, line, f"{path}:{number}") for number, line in enumerate(lines, 1))
     return {record.step: record for record in found}
 

@@ -159,7 +159,9 @@ def _via(name: str, items: list[str]) -> str | None:
 
 
 def _taken(key: str, items: list[str]) -> str | None:
-    """Take ``key`` out of the parameters, and return its last value; None: it was not there."""
+    """Take ``key`` out of the parameters, and return its value; None: it was not there."""
     given = [item.removeprefix(key) for item in items if item.startswith(key)]
     items[:] = [item for item in items if not item.startswith(key)]
-    return given[-1] if given else None
+    if len(given) > 1:
+        raise UsageError(f"{key}{given[0]} and {key}{given[1]}: give it once")
+    return given[0] if given else None

@@ -171,6 +171,21 @@ def test_a_file_without_records_is_refused(tmp_path: Path) -> None:
         results.read_records(tmp_path / "missing.jsonl")
 
 
+@pytest.mark.parametrize("cut", [1, 30])
+def test_a_record_is_kept_behind_a_line_that_was_not_finished(cut: int, tmp_path: Path) -> None:
+    path, first, second = tmp_path / "runs.jsonl", a_record(), a_record()
+    results.append_records(path, [first])
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert cut > 1 or results.read_records(path) == [first]
+    results.append_records(path, [second])
+    assert results.read_records(path) == ([first, second] if cut == 1 else [second])
+    path.write_bytes(path.read_bytes() + b'{"format":')
+    assert results.read_records(path)[-1:] == [second]
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="cannot read records from"):
+        results.read_records(path)
+
+
 def test_the_line_of_a_bad_record_is_named(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     path.write_text(results.to_line(a_record()) + "\n{\n")

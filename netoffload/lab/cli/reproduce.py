@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
 import time
@@ -72,8 +73,10 @@ def reproduce(
             missed = work.run(progress, progress)
         else:
             missed = work.run(lambda said, _share: progress(said), _seldom(progress))
-    for one in missed:
-        notes.print(str(one), highlight=False, markup=False, soft_wrap=True)
+    for (item_name, why), many in itertools.groupby(missed, key=lambda one: (one.item, one.why)):
+        ones = list(many)
+        said = str(ones[0]) if not ones[1:] else f"{item_name}: {len(ones)} steps {ones[0].fate}: {why}"
+        notes.print(said, highlight=False, markup=False, soft_wrap=True)
     found = {}
     for item in items:
         rows = page.write_item(item, out)

@@ -116,13 +116,15 @@ def run_series(
 
     if out is not None:
         results.check_writable(out)
+        if out.exists() and not anew:
+            results.read_lines(out)  # refuses what is no text, before an hour of training
 
     def keep(name: str, record: Record) -> None:
         found.records[name] = record
         if out is not None:
             if anew and len(found.records) == 1:
                 out.unlink(missing_ok=True)
-            if not (out.exists() and results.to_line(record) in out.read_text(encoding="utf-8").splitlines()):
+            if not (out.exists() and results.to_line(record) in results.read_lines(out)):
                 results.append_records(out, [record])
         for remark in remarks_on(record):
             notes.print(remark, highlight=False, markup=False, soft_wrap=True)

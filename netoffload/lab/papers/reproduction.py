@@ -35,7 +35,12 @@ class Missed:
 
     def __str__(self) -> str:
         """Say it in a line."""
-        return f"{self.item}: {self.step} {'failed' if self.is_failure else 'left out'}: {self.why}"
+        return f"{self.item}: {self.step} {self.fate}: {self.why}"
+
+    @property
+    def fate(self) -> str:
+        """What happened to it, in a word."""
+        return "failed" if self.is_failure else "left out"
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,10 @@ class Reproduction:
         steps = list(self.pending())
         for number, (item, step) in enumerate(steps):
             share = number / len(steps)
-            on_step(f"{item.name}: {step.key}", share)
             if (why := self.lacks(step)) is not None:
                 missed.append(Missed(item.name, step.key, why))
                 continue
+            on_step(f"{item.name}: {step.key}", share)
             try:
                 self._do(item, step, on_news, share)
             except NetOffloadError as error:

@@ -35,6 +35,8 @@ OFFLOADS: Final = (Offload.NIC.value, Offload.INLINE.value)
 
 
 WORKERS_MAX: Final = 64
+
+SEED_MAX: Final = 2**63 - 1
 """Most ranks of a run: the most nodes of a testbed."""
 
 
@@ -121,6 +123,8 @@ class TrainSettings:
         for name in ("seed", "eval_every"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}: it must not be negative")
+        if self.seed > SEED_MAX:
+            raise UsageError(f"seed is {self.seed}: it must be at most {SEED_MAX}")
         self._check_learning()
         if self.loss_scale <= 0 or math.frexp(self.loss_scale)[0] != 0.5:
             raise UsageError(f"loss scale {self.loss_scale} is not a power of two")
@@ -133,7 +137,7 @@ class TrainSettings:
                 f"{self.model} takes {model.wants} ({fitting}), not {data.name}: choose the model {others}"
             )
         spec.groups_of(self.nodes)
-        if self.bucket_mb < 0 or (self.bucket_mb and not spec.sums_gradients):
+        if not 0 <= self.bucket_mb < math.inf or (self.bucket_mb and not spec.sums_gradients):
             raise UsageError(f"bucket_mb is {self.bucket_mb:g}: give 0, or more if {self.method} sums gradients")
         if self.error_feedback and not spec.keeps_residual:
             raise UsageError(f"{self.method} keeps no residual: error feedback is for gathered and served payloads")

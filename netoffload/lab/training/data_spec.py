@@ -64,6 +64,9 @@ SAMPLES: Final = "samples"
 LENGTH: Final = "length"
 DIRICHLET: Final = "dirichlet:alpha="
 
+ALPHA_MAX: Final = 1e9
+"""All workers get equal shares long before; near the largest float the draws are no numbers."""
+
 SHARINGS: Final = ("partitioned", "shared", f"{DIRICHLET}A")
 """Whether a worker has its own part of the training set, draws from all of it (Jiang and Agrawal, 3.1), or has a part
 whose classes Dirichlet's distribution decides: the smaller alpha is, the more the workers' classes differ."""
@@ -140,6 +143,8 @@ def parse_alpha(sharing: str) -> float | None:
         alpha = float(sharing.removeprefix(DIRICHLET))
     except ValueError:
         alpha = 0.0
-    if not 0 < alpha < float("inf"):
-        raise UsageError(f"sharing {sharing!r}: alpha must be a number above 0, such as {DIRICHLET}0.5")
+    if not 0 < alpha <= ALPHA_MAX:
+        raise UsageError(
+            f"sharing {sharing!r}: alpha must be a number above 0 and at most {ALPHA_MAX:g}, such as {DIRICHLET}0.5"
+        )
     return alpha

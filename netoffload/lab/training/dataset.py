@@ -166,8 +166,10 @@ def load_cifar10(path: Path) -> Dataset:
     for images, labels in ((arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])):
         if images.dtype != np.uint8 or images.shape[1:] != (CIFAR_SIDE, CIFAR_SIDE, 3) or not labels.size:
             raise UsageError(f"{named}: images of {images.dtype}{images.shape} are not CIFAR-10's uint8[n, 32, 32, 3]")
-        if labels.shape != images.shape[:1] or labels.max() >= CLASSES:
+        if labels.shape != images.shape[:1]:
             raise UsageError(f"{named}: {labels.shape} labels do not belong to {images.shape} images")
+        if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= CLASSES:
+            raise UsageError(f"{named}: labels are no integers 0..{CLASSES - 1}")
     train = arrays["x_train"].astype(np.float32) / np.float32(255)
     mean, deviation = train.mean((0, 1, 2)), train.std((0, 1, 2))
 

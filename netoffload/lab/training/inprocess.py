@@ -252,9 +252,9 @@ def learnt(
 
         return after
 
-    diverged, ratio = False, 1.0
+    diverged, ratio, samples = False, 1.0, data.load(settings)
     try:
-        run_threads(settings, data.load(settings), watching=watching, say=say)
+        run_threads(settings, samples, watching=watching, say=say)
     except UsageError:  # compressors refuse values that are not finite
         diverged = True
     workers = [runs[rank] for rank in range(settings.nodes)]

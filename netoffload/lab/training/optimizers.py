@@ -26,7 +26,7 @@ AT_LEAST_1: Final[Limit] = (lambda value: 1 <= value < math.inf, "at least 1")
 LIMITS: Final[Mapping[str, Limit]] = {
     **dict.fromkeys(("momentum", "beta1", "beta2", "alpha"), SHARE),
     **dict.fromkeys(("learning_rate", "epsilon"), POSITIVE),
-    **dict.fromkeys(("weight_decay", "power", "warmup", "iterations"), NOT_NEGATIVE),
+    **dict.fromkeys(("weight_decay", "power", "last", "warmup", "iterations"), NOT_NEGATIVE),
     **dict.fromkeys(("interval", "divisor"), AT_LEAST_1),
 }
 """The values that parameters of optimizers and schedules may have."""

@@ -56,6 +56,14 @@ def made_item(*keys: str, data: str | None = None, name: str = "made-item") -> I
     return MadeItem(name, "A made item", "Smaller.", steps, read)
 
 
+def test_a_damaged_data_set_fails_each_step_with_its_reason_and_is_no_divergence(tmp_path: Path) -> None:
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"no images")
+    said = run(inceptionn.FIG4, tmp_path / "out", {"mnist": tmp_path})
+    failed = [one for one in said if " failed: " in one]
+    assert len(failed) == 10
+    assert all("train-images-idx3-ubyte is damaged" in one for one in failed)
+
+
 def run(item: Item, folder: Path, data: Mapping[str, Path] | None = None, *, is_full: bool = False) -> list[str]:
     done.clear()
     work = Reproduction([item], folder, is_full, data or {}, "netoffload reproduce made-item")

@@ -28,6 +28,7 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
     [
         (("--exchange", "star"), "exchange 'star' is unknown: choose from wa, wa+c, inc, inc+c, fullsgd, psgd"),
         (("--exchange", "inc:p=3"), "inc takes groups=NUMBER and top=ring or top=wa, not p=3"),
+        (("--exchange", "psgd:p=8,p=9"), "p=8 and p=9: give it once"),
         (("--exchange", "psgd:p=none"), "p=none is not a number of iterations"),
         (("--exchange", "rsgd:levels=3"), "rsgd takes p=ITERATIONS and nothing else"),
         (("--exchange", "none:via=moon"), "via=moon is unknown: choose from gather, server, ring"),

@@ -3,6 +3,7 @@ import gzip
 import itertools
 import pickle
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +307,16 @@ def test_cifar10_is_read_plane_by_plane_and_normalised(tmp_path: Path) -> None:
         raw = stored["x_train"]
         np.testing.assert_array_equal(loaded.test_labels, stored["y_test"])
     assert np.argmax(planes[7, 2]) == np.argmax(raw[7, :, :, 2])  # blue of image 7, row by row
+
+
+@pytest.mark.parametrize("change", [lambda labels: labels.astype(int) - 1, lambda labels: labels + 0.5, lambda _: 99])
+def test_labels_of_cifar10_are_integers_of_ten_classes(change: Callable[[Any], Any], tmp_path: Path) -> None:
+    with np.load(write_cifar(tmp_path)) as stored:
+        parts = dict(stored)
+    parts["y_train"] = np.broadcast_to(change(parts["y_train"]), parts["y_train"].shape)
+    np.savez(tmp_path / "some.npz", **parts)
+    with pytest.raises(UsageError, match=r"labels are no integers 0\.\.9"):
+        dataset.load_cifar10(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"PK\x03\x04junk", "array"])

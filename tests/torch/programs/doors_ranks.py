@@ -254,7 +254,7 @@ def spike(rank: int) -> Any:
             options = BackendOptions("packed", 10, offload="inline", min_octets=4)
             group = dist.new_group(backend="netoffload", pg_options=options)
         forward = DistributedDataParallel(ours, process_group=group)
-        codec = {"offload": "inline", "codec": name, "bound": 10}
+        codec: dict[str, Any] = {"offload": "inline", "codec": name, "bound": 10}
         if name in ("fp16", "bf16"):
             codec = {"compressor": name + ":via=gather" * feedback}
         state = CompressionState(**({} if name == "backend" else codec), error_feedback=feedback)
