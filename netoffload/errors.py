@@ -23,6 +23,10 @@ class UsageError(NetOffloadError, ValueError):
     exit_code = 2
 
 
+class NotFiniteError(UsageError):
+    """A value that cannot travel: NaN, an infinity, or one beyond a type's largest number; a run has diverged."""
+
+
 EXTRAS: Final = {
     "cramjam": "bench",
     "matplotlib": "report",

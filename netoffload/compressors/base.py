@@ -21,7 +21,7 @@ from netoffload.compiled.jit import kernel
 from netoffload.compiled.octets import whole
 from netoffload.compressors.layout import Layout
 from netoffload.compressors.rng import stream_key
-from netoffload.errors import CodecError, UsageError
+from netoffload.errors import CodecError, NotFiniteError, UsageError
 
 MAGIC: Final = 0xC7
 VERSION: Final = 1
@@ -218,7 +218,7 @@ def require_finite(values: Float32Array, what: str) -> None:
     """Refuse NaN and infinities; the error names the first index."""
     if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
         first = int(np.flatnonzero(~np.isfinite(values))[0])
-        raise UsageError(f"{what} is not finite: value {first} is {values[first]}; nothing was encoded")
+        raise NotFiniteError(f"{what} is not finite: value {first} is {values[first]}; nothing was encoded")
 
 
 @kernel

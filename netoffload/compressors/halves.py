@@ -27,7 +27,7 @@ from netoffload.compressors.base import (
 )
 from netoffload.compressors.layout import Layout
 from netoffload.config import check_choice
-from netoffload.errors import CodecError, UsageError
+from netoffload.errors import CodecError, NotFiniteError
 
 FORMATS: Final = ("fp16", "bf16")
 
@@ -60,7 +60,9 @@ class Half(Compressor):
         words = values.view(np.uint32)
         if largest_word(words) >= OVERFLOWS[self.format]:
             first = int(np.flatnonzero(words & np.uint32(0x7FFFFFFF) >= OVERFLOWS[self.format])[0])
-            raise UsageError(f"value {first}, {values[first]}, is too large for {self.format}: scale the gradient down")
+            raise NotFiniteError(
+                f"value {first}, {values[first]}, is too large for {self.format}: scale the gradient down"
+            )
         payload = empty_payload(2 * values.size)
         _NARROW[self.format](words, payload[HEADER_OCTETS:].view(np.uint16))
         return payload

@@ -51,9 +51,13 @@ def report(
     """
     from netoffload.lab import reports, results
 
+    if not records.exists():
+        raise UsageError(f"there is no {records}: give a file of train --out, or a folder of reproduce --out")
     if as_page or lab is not None:
         _write_pages(records, out, lab, as_page=as_page)
         return
+    if records.is_dir():
+        raise UsageError(f"{records} is a folder: give --html or --lab FILE, or a file of records in it")
     if curves is not None:
         reports.draw_curves(results.read_records(records), curves)
         notes.print(f"written to {curves}", highlight=False)

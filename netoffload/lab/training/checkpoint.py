@@ -65,10 +65,10 @@ def find(asked: Checkpointing) -> Checkpoint | None:
     if isinstance(value, dict) and value.get("format") != FORMAT:
         raise UsageError(f"{path} has format {value.get('format')}; this version reads {FORMAT}")
     found = decode_dataclass(Checkpoint, value, str(path))
-    for name in sorted(found.run.keys() | asked.run.keys()):
-        then, now = found.run.get(name, "none"), asked.run.get(name, "none")
-        if then != now:
-            raise UsageError(f"{asked.folder} is a checkpoint of another run: its {name} is {then}, not {now}")
+    both = {name: (found.run.get(name, "none"), asked.run.get(name, "none")) for name in {**found.run, **asked.run}}
+    differs = "; ".join(f"its {name} is {then}, not {now}" for name, (then, now) in both.items() if then != now)
+    if differs:
+        raise UsageError(f"{asked.folder} is a checkpoint of another run: {differs}")
     return found
 
 

@@ -32,7 +32,7 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
 from netoffload.compressors.terngrad import TernGrad
 from netoffload.config import BOUND_K_DEFAULT
-from netoffload.errors import UsageError
+from netoffload.errors import NotFiniteError, UsageError
 from netoffload.lab.training import data
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 from netoffload.lab.training.dataset import Dataset
@@ -255,7 +255,7 @@ def learnt(
     diverged, ratio, samples = False, 1.0, data.load(settings)
     try:
         run_threads(settings, samples, watching=watching, say=say)
-    except UsageError:  # compressors refuse values that are not finite
+    except NotFiniteError:
         diverged = True
     workers = [runs[rank] for rank in range(settings.nodes)]
     losses = [float(np.mean(each)) for each in zip(*(run.timeline.losses for run in workers), strict=False)]

@@ -97,6 +97,8 @@ def test_the_exchanges_are_listed() -> None:
 def test_a_page_of_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     line = refusal("report", str(tmp_path), "--html")
     assert line == f"netoffload: {tmp_path} is no folder of netoffload reproduce: it has no records of an item"
+    assert f"{tmp_path} is a folder: give --html or --lab FILE" in refusal("report", str(tmp_path))
+    assert f"there is no {tmp_path / 'nothing'}: give a file" in refusal("report", str(tmp_path / "nothing"))
     assert not list(tmp_path.iterdir())
 
 
@@ -107,7 +109,7 @@ def test_an_option_without_the_one_that_it_goes_with_is_refused(words: str) -> N
 
 def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
     line = refusal("report", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "report"))
-    assert "cannot read records" in line
+    assert "there is no" in line
     assert not (tmp_path / "report").exists()
 
 
