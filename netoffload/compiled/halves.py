@@ -1,7 +1,7 @@
 """Conversions between float32 and 16-bit floats, on bits: fp16 is IEEE 754's binary16, bf16 a float32's upper half.
 
-Rounding is to nearest, ties to even. What is too large becomes infinite, and infinities stay. A NaN stays one, with the
-upper bits of its payload, and becomes quiet as in a CPU's conversion; from 16 to 32 bits bf16 is only moved.
+Rounding is to nearest, ties to even. What is too large becomes infinite, and infinities stay. A NaN that is rounded
+keeps the upper bits of its payload, and becomes quiet as in a CPU's conversion. Widened, it keeps all its bits.
 """
 
 from __future__ import annotations

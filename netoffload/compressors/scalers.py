@@ -17,7 +17,7 @@ from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uin
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import bits_float32
 from netoffload.compressors.base import INFINITY_WORD, largest_word
-from netoffload.errors import CodecError, UsageError
+from netoffload.errors import CodecError, NotFiniteError
 
 Bounds = Int64Array
 """The start of each group, then the end of the last one: ``Layout.groups``."""
@@ -40,7 +40,7 @@ def group_scalers(values: Float32Array, bounds: Bounds, scale: Scale, clip_facto
     scalers = np.zeros(bounds.size - 1, np.float32)
     _fill_scalers(values, values.view(np.uint32), bounds, int(scale), float(clip_factor), scalers)
     if not np.isfinite(scalers).all():
-        raise UsageError("the length of the gradient is not a finite float32: scale the loss down")
+        raise NotFiniteError("the length of the gradient is not a finite float32: scale the loss down")
     return scalers
 
 

@@ -15,7 +15,7 @@ from netoffload.compressors.libraries import General
 from netoffload.compressors.qsgd import NORMS, Qsgd
 from netoffload.compressors.scalers import Scale
 from netoffload.compressors.terngrad import TernGrad
-from netoffload.errors import CodecError, UsageError
+from netoffload.errors import CodecError, NotFiniteError, UsageError
 from tests.compressors.oracles import (
     elias_exact,
     group_scalers_exact,
@@ -307,10 +307,10 @@ def test_a_decoder_with_another_s_refuses() -> None:
 
 def test_a_length_beyond_float32_is_refused() -> None:
     compressor = registry.parse("qsgd:norm=l2")
-    with pytest.raises(UsageError, match="length of the gradient"):
+    with pytest.raises(NotFiniteError, match="length of the gradient"):
         compressor.encode(np.full(16, 3e38, np.float32), compressor.make_state(Layout((16,))))
     compressor = registry.parse("qsgd:levels=1.5")
-    with pytest.raises(UsageError, match="highest level"):
+    with pytest.raises(NotFiniteError, match="highest level"):
         compressor.encode(np.full(16, 3e38, np.float32), compressor.make_state(Layout((16,))))
 
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 OFFLOADS: Final = (Offload.NIC.value, Offload.INLINE.value)
 """Who may compress a run's gradients; the method decides whether they are compressed at all."""
 
-
 WORKERS_MAX: Final = 64
+"""Most ranks of a run: the most nodes of a testbed."""
 
 SEED_MAX: Final = 2**63 - 1
-"""Most ranks of a run: the most nodes of a testbed."""
+"""The largest seed that torch and NumPy both take."""
 
 
 FLOAT32: Final = "float32"

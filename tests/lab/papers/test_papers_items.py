@@ -64,6 +64,13 @@ def test_a_damaged_data_set_fails_each_step_with_its_reason_and_is_no_divergence
     assert all("train-images-idx3-ubyte is damaged" in one for one in failed)
 
 
+def test_steps_that_lack_a_data_set_are_one_line_and_none_begins(tmp_path: Path) -> None:
+    done = netoffload("reproduce", "inceptionn-fig4", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith("inceptionn-fig4: ")]
+    assert [re.sub(" it needs .*", "", line) for line in lines] == ["inceptionn-fig4: 10 steps left out:"] * 2
+
+
 def run(item: Item, folder: Path, data: Mapping[str, Path] | None = None, *, is_full: bool = False) -> list[str]:
     done.clear()
     work = Reproduction([item], folder, is_full, data or {}, "netoffload reproduce made-item")

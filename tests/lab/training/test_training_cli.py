@@ -88,6 +88,13 @@ def test_a_demo_without_a_record_leaves_everything_as_it_was(tmp_path: Path) -> 
     assert (old / "records.jsonl").read_text() == "an earlier record\n"
 
 
+def test_records_are_not_appended_to_what_is_no_text(tmp_path: Path) -> None:
+    out = tmp_path / "runs.jsonl"
+    out.write_bytes(b"\xff\xfe")
+    assert f"cannot read records from {out}" in refusal("train", "hdc", "--exchange", "inc", "--out", str(out))
+    assert out.read_bytes() == b"\xff\xfe"
+
+
 def test_the_exchanges_are_listed() -> None:
     done = netoffload("train", "--list")
     assert done.returncode == 0

@@ -25,13 +25,16 @@ def check_sums(comm: CompComm) -> None:
     for count in (1024, 100_003):
         own = [values_of(rank, count) for rank in range(comm.size)]
         received = own[comm.rank].copy()
+        comm.Allreduce_ring(MPI.IN_PLACE, received, average=True)
+        assert received.tobytes() == (ring_sum(own) / np.float32(comm.size)).tobytes()
+        received = own[comm.rank].copy()
         comm.Allreduce_comp(MPI.IN_PLACE, received)
         # Plain loopback changes no value on the way: only the owner's rounding is in the result.
         expected = ring_sum(own)
         if precision is not None and comm.size > 1:
             precision.quantiser()(expected)
         assert received.tobytes() == expected.tobytes()
-    assert comm.totals().calls == before + 2
+    assert comm.totals().calls == before + 4
 
 
 def check_halves(world: MPI.Intracomm) -> None:
