@@ -196,6 +196,9 @@ def main() -> None:
     except NetOffloadError as error:
         print(f"netoffload: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except MemoryError as error:
+        print(f"netoffload: not enough memory: {error or 'ask for less at once'}", file=sys.stderr)
+        sys.exit(SystemRefusedError.exit_code)
     except Interrupted:
         print("netoffload: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)

@@ -264,7 +264,11 @@ def _read_line(kind: type[T], line: str, where: str) -> T:
         raise UsageError(f"{where} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{where} is not a record of format 1 to {FORMAT}")
-    return decode_dataclass(kind, _migrated(value, where, RUN if kind is Record else STEP), where)
+    record = decode_dataclass(kind, _migrated(value, where, RUN if kind is Record else STEP), where)
+    if isinstance(record, Record) and not (record.timed_iterations > 0 and record.timing.wall_s.median > 0):
+        said = f"{record.timed_iterations} timed iterations of {record.timing.wall_s.median} s"
+        raise UsageError(f"{where} is no record of a run: it has {said}")
+    return record
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:

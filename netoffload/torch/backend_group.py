@@ -222,7 +222,7 @@ class NetOffloadGroup(NamedGroup):
 
     def _reduce_scatter_singles(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> CallWork:
         with self._arguments():
-            lists = [self._parts(source) for source in inputs]
+            lists = [self._parts(source.contiguous()) for source in inputs]
         return self.reduce_scatter(outputs, lists, opts)
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced = _reduce_scatter_singles

@@ -25,6 +25,14 @@ def test_a_full_standard_output_is_one_clear_line(words: list[str]) -> None:
     assert (ran.returncode, ran.stderr) == (3, "netoffload: cannot write to standard output: No space left on device\n")
 
 
+def test_what_does_not_fit_into_memory_is_one_line() -> None:
+    command = f"ulimit -v 8000000; exec {sys.executable} -m netoffload bench eight-bit --sample 99999999999"
+    ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (3, "")
+    assert ran.stderr.splitlines()[-1].startswith("netoffload: not enough memory: Unable to allocate")
+    assert "Traceback" not in ran.stderr
+
+
 def test_a_closed_standard_output_changes_nothing() -> None:
     shell = f"exec {sys.executable} -m netoffload status --help >&-"
     ran = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=60)

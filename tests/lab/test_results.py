@@ -83,6 +83,8 @@ def changed(path: tuple[str, ...], value: Any) -> str:
         (changed(("traffic", "nodes"), [{"name": "n0"}]), r"record.traffic.nodes\[0\] lacks keys"),
         (changed(("timing", "wall_s", "median"), None), "record.timing.wall_s.median is None, not float"),
         (changed(("traffic", "drops"), {"drop_x": 1.5}), "record.traffic.drops.drop_x is 1.5, not int"),
+        (changed(("timing", "wall_s", "median"), 0), "no record of a run: it has [0-9]+ timed iterations of 0.0 s"),
+        (changed(("timed_iterations",), 0), "no record of a run: it has 0 timed iterations"),
     ],
 )
 def test_a_line_that_is_no_record_is_refused_with_the_place(line: str, says: str) -> None:

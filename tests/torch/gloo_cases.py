@@ -187,6 +187,10 @@ _REDUCTIONS: Final[Mapping[str, Try]] = {
     "reduce_scatter_tensor": lambda at: _left(
         into := at.room(at.numel), dist.reduce_scatter_tensor(into, at.values(at.size * at.numel), group=at.group)
     ),
+    "reduce_scatter_tensor of every other value": lambda at: _left(
+        into := at.room(at.numel),
+        dist.reduce_scatter_tensor(into, at.values(2 * at.size * at.numel)[::2], group=at.group),
+    ),
 }
 _MOVEMENTS: Final[Mapping[str, Try]] = {
     "broadcast": lambda at: _left(values := at.values(), dist.broadcast(values, at.root, at.group)),

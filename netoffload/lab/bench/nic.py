@@ -228,6 +228,8 @@ class NicBench:
             check_choice("peer", name, tuple(vpn_peers.PEERS))
         self._nic = NicSettings(asked.codec, asked.bound)
         self._rates_bps = tuple(map(parse_rate_bps, listed(asked.rates)))
+        if not self._rates_bps:
+            raise UsageError("--rates names no rate: give one or more with commas, for example 100mbit,1gbit")
         self._size_octets, floats = parse_vector_octets(asked.size), BLOCK_OCTETS // 4
         self._values = (
             _octets_of(asked, floats) if asked.file else gradients_from(asked.gradients, asked.seed)(0, floats)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from netoffload.errors import UsageError
 from netoffload.lab import results
 from netoffload.lab.papers.item import HOLDS, Claim, Item, Kind, Paper, Reading
 from netoffload.lab.reports import draw_panels
@@ -61,7 +62,13 @@ def _row(claim: Claim, ours: float | None, kind: Kind) -> Row:
 def read(item: Item, folder: Path) -> tuple[Reading, list[StepRecord]]:
     """Return the reading of an item's records, and the records; without records the reading is empty."""
     kept = results.read_steps(folder, item.name)
-    return item.read(results.values(kept)) if kept else Reading({}, []), list(kept.values())
+    try:
+        return item.read(results.values(kept)) if kept else Reading({}, []), list(kept.values())
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        path = results.steps_path(folder, item.name)
+        raise UsageError(
+            f"{path} has a value that no step of {item.name} makes ({error!r}): remove the file"
+        ) from error
 
 
 def write_item(item: Item, folder: Path) -> list[Row]:

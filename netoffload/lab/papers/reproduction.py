@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +24,25 @@ FULL: Final = "full"
 
 OnStep = Callable[[str, float], None]
 """Called with the name of what begins and the share that is done."""
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Make the folder, and keep other programs that reproduce into it away: they would do the same steps."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise UsageError(
+            f"another program reproduces into {folder}: wait for its end, or name another --out"
+        ) from error
+    finally:
+        os.close(descriptor)  # this unlocks it
 
 
 @dataclass(frozen=True)
@@ -63,10 +84,10 @@ class Reproduction:
 
         ``on_step`` is called for every step that begins, ``on_news`` with the progress within a step.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"cannot make the folder {self.folder}: {error.strerror}") from error
+        with _locked(self.folder):
+            return self._run(on_step, on_news)
+
+    def _run(self, on_step: OnStep, on_news: OnStep) -> list[Missed]:
         missed = []
         steps = list(self.pending())
         for number, (item, step) in enumerate(steps):

@@ -130,6 +130,8 @@ class TrainSettings:
             raise UsageError(f"loss scale {self.loss_scale} is not a power of two")
         if data.folder_holds and self.data_dir is None:
             raise UsageError(f"{data.name} needs --data-dir with {data.folder_holds} (nothing is downloaded)")
+        if self.data_dir is not None and not data.folder_holds:
+            raise UsageError(f"--data {data.name} reads no folder: leave out --data-dir, or name a data set of files")
         if not model.takes(data.shape):
             fitting = ", ".join(name for name, known in DATASETS.items() if model.takes(known.shape)) or SYNTHETIC
             others = ", ".join(name for name, known in models.MODELS.items() if known.takes(data.shape))

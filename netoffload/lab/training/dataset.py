@@ -195,7 +195,7 @@ def _read_npz(path: Path) -> tuple[Path, dict[str, npt.NDArray[Any]]]:
         raise UsageError(f"cannot read {files[0]}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         # NumPy's own words are about pickles, whatever is wrong; an .npy file is no context manager: TypeError.
-        raise UsageError(f"{files[0]} is no .npz file of {', '.join(CIFAR_KEYS)}") from error
+        raise UsageError(f"{files[0]} is damaged, or no .npz file of {', '.join(CIFAR_KEYS)}") from error
 
 
 class _ArraysOnly(pickle.Unpickler):

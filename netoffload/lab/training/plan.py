@@ -121,7 +121,10 @@ class Outputs:
         _check_folder(self.checkpoint)
         found = [checkpoint.find(asked) for run in runs if (asked := self.checkpointing(run, nic))]
         if self.resume and not any(found):
-            raise UsageError(f"{self.checkpoint} holds no checkpoint of these runs: leave --resume out to begin")
+            there = sorted(path.parent.name for path in self.checkpoint.glob(f"*/{checkpoint.CHECKPOINT_FILE}"))
+            only = f", but of {', '.join(there)}" if there else ""
+            wanted = ", ".join(run.folder for run in runs)
+            raise UsageError(f"{self.checkpoint} holds no checkpoint of {wanted}{only}: leave --resume out to begin")
 
     def checkpointing(self, run: Planned, nic: NicSettings | None) -> Checkpointing | None:
         """Return the place of a run's checkpoints; None: there are none."""

@@ -170,6 +170,7 @@ REFUSED = [
     ("ddp --data mnist", "mnist needs --data-dir"),
     ("nic --peers wireguard", "peer"),
     ("nic --rates fast", "not a number with a unit"),
+    ("nic --rates ,", "--rates names no rate"),
     ("nic --size 3", "one float32"),
     ("nic --bound 17", "outside 1..16"),
     ("nic --gradients gaussian:2", "standard deviation"),

@@ -119,6 +119,33 @@ def test_damaged_records_are_refused(tmp_path: Path) -> None:
             run(made_item("a"), tmp_path)
 
 
+def test_a_value_that_no_step_makes_is_refused_with_its_file(tmp_path: Path) -> None:
+    run(made_item("a"), tmp_path)
+    path = results.steps_path(tmp_path, "made-item")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"value": None}) + "\n")
+    with pytest.raises(
+        UsageError, match=r"made-item.jsonl has a value that no step of made-item makes .*remove the file"
+    ):
+        page.write_item(made_item("a"), tmp_path)
+
+
+def test_two_programs_do_not_reproduce_into_one_folder(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def step(_setting: Setting) -> Json:
+        with pytest.raises(UsageError) as caught:
+            run(made_item("a"), tmp_path)
+        refused.append(str(caught.value))
+        return {"value": 1.0}
+
+    alone = MadeItem(
+        "made-item", "A made item", "Smaller.", lambda _is_full: [Step("a", step)], lambda _: Reading({}, [])
+    )
+    assert run(alone, tmp_path) == []
+    assert refused == [f"another program reproduces into {tmp_path}: wait for its end, or name another --out"]
+    assert run(made_item("b"), tmp_path) == []
+
+
 def test_a_step_of_an_older_format_is_read_and_not_done_again(tmp_path: Path) -> None:
     run(made_item("a"), tmp_path)
     path = results.steps_path(tmp_path, "made-item")

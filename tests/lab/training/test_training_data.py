@@ -327,7 +327,7 @@ def test_a_file_that_is_no_npz_is_named_in_our_words(content: bytes | str, tmp_p
     else:
         with path.open("wb") as file:
             np.save(file, np.zeros(3))
-    with pytest.raises(UsageError, match=r"a.npz is no \.npz file of x_train, y_train, x_test, y_test$"):
+    with pytest.raises(UsageError, match=r"a.npz is damaged, or no \.npz file of x_train, y_train, x_test, y_test$"):
         dataset.load_cifar10(path)
     with pytest.raises(UsageError, match=r"cannot read .*none.npz: No such file"):
         dataset.load_cifar10(tmp_path / "none.npz")

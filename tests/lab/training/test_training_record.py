@@ -295,7 +295,7 @@ def test_a_run_that_is_over_is_not_done_again(tmp_path: Path) -> None:
     run, other = (Planned(TrainSettings("wa", nodes=2, seed=seed, iterations=2), False) for seed in (1, 2))
     record = record_of(outcomes_of_wa())
     outputs = Outputs(checkpoint=tmp_path, resume=True)
-    with pytest.raises(UsageError, match="holds no checkpoint of these runs: leave --resume out"):
+    with pytest.raises(UsageError, match="holds no checkpoint of wa-seed-1, wa-seed-2: leave --resume out"):
         outputs.check([run, other], None)
     asked = outputs.checkpointing(run, None)
     assert asked is not None
@@ -303,6 +303,8 @@ def test_a_run_that_is_over_is_not_done_again(tmp_path: Path) -> None:
     said = {"format": 3, "run": asked.run, "iteration": 2, "accuracy": 0.9}
     Path(asked.folder, "checkpoint.json").write_text(json.dumps(said))
     outputs.check([run, other], None)
+    with pytest.raises(UsageError, match="holds no checkpoint of wa-seed-2, but of wa-seed-1: leave --resume out"):
+        outputs.check([other], None)
     assert (outputs.finished(run, None), outputs.finished(other, None)) == (record, None)
     Path(asked.folder, "record.json").rename(tmp_path / "record.json")
     with pytest.raises(UsageError, match=r"wa is over after 2 iterations and left no record: remove .*wa-seed-1"):
