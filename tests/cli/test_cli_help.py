@@ -15,6 +15,7 @@ from netoffload.cli import app
 from netoffload.cli.known import commands
 from netoffload.nic_options import NicProcess, options_of
 from tests.shared.commands import PYTHONPATH, netoffload, python
+from tests.shared.quick_cases import by_day
 
 SAY_IMPORTS = str(Path(__file__).with_name("programs") / "say_imports.py")
 HEAVY = {"numba", "numpy", "pyroute2", "torch", "matplotlib"}
@@ -54,7 +55,17 @@ def test_help_has_every_command_and_a_typing_error_gets_a_suggestion() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words", [("--exchange", "star"), ("--optimizer", "adamm"), ("--seeds", "x"), ("--resume",), ("--rate", "5")]
+    "words",
+    by_day(
+        [
+            (("--exchange", "star"),),
+            (("--optimizer", "adamm"),),
+            (("--seeds", "x"),),
+            (("--resume",),),
+            (("--rate", "5"),),
+        ],
+        [(("--exchange", "star"),), (("--optimizer", "adamm"),)],
+    ),
 )
 def test_a_wrong_option_of_train_is_refused_before_torch_is_imported(words: tuple[str, ...]) -> None:
     ran = python(SAY_IMPORTS, "train", "hdc", *words)

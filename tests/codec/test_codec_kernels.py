@@ -86,7 +86,7 @@ near = st.integers(0, 2**27 - 1).map(lambda low: 0x38000000 + low)
 
 @pytest.mark.slow
 @every_variant
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(
     words=st.lists(st.one_of(st.just(0), near, near, st.integers(0, 2**32 - 1)), max_size=150),
     kind=st.sampled_from(["float32", "narrow", "bf16"]),
@@ -205,7 +205,7 @@ def test_random_payloads_are_read_as_the_oracle_reads_them(variant: Variant, oct
 
 @pytest.mark.slow
 @every_variant
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(200))
 @given(octets=st.binary(max_size=120), count=st.integers(0, 150), half=st.integers(0, 150), data=st.data())
 def test_halves_are_read_as_the_oracle_reads_each(
     variant: Variant, octets: bytes, count: int, half: int, data: st.DataObject

@@ -69,7 +69,7 @@ METHODS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("feedback", [False, True])
 @pytest.mark.parametrize(("name", "codec_name"), METHODS)
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(history=MAGNITUDES, last=st.integers(-60, 60), silent=st.booleans())
 def test_after_any_history_a_steady_gradient_is_as_exact_as_in_a_fresh_start(
     name: str, codec_name: str, feedback: bool, history: list[int | None], last: int, silent: bool

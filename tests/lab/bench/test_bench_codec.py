@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import libraries as peers
 from netoffload.errors import RunError
 from netoffload.lab.bench import codec as bench
+from tests.shared.commands import netoffload
 
 VALUES = np.random.default_rng(1).normal(0, 0.05, 1003).astype(np.float32)
 
@@ -89,9 +88,7 @@ def test_the_command_reports_every_key(tmp_path: Path) -> None:
     asked = "--codec bounded --codec none --bound 6 --bound 10 --size 4096 --size 1KB --data gaussian:0.01"
     words = [*asked.split(), "--gradients", str(tmp_path / "kept.npy"), "--kernel", "plain"]
     words += ["--repeat", "1", "--figure", str(tmp_path / "pareto.svg"), "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "netoffload", "bench", "codec", *words], capture_output=True, text=True, timeout=100
-    )
+    done = netoffload("bench", "codec", *words)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["memcpy_GBps"] > 0

@@ -8,13 +8,19 @@ from typing import Final
 
 import pytest
 
-from tests.shared.quick_cases import by_day, with_quick
+from tests.shared.quick_cases import by_day
 from tests.shared.training_bits import TABLE, alone, in_memory, in_processes, methods, runs
 
 KNOWN: Final[dict[str, dict[str, str]]] = json.loads(TABLE.read_text(encoding="utf-8"))
 CASES: Final = [(nodes, name) for nodes in ("2", "4") for name in KNOWN[nodes]]
 QUICK: Final = [("2", "inc+c"), ("2", "terngrad"), ("2", "buckets"), ("2", "pqasgd:p=3"), ("4", "inc"), ("4", "wa")]
 ON_LINKS: Final = ("wa+c", "inc", "inc+c", "psgd:p=3", "pqasgd:p=3", "terngrad", "qsgd:via=ring", "buckets", "hybrid")
+
+
+def marks_of(nodes: str, name: str) -> list[pytest.MarkDecorator]:
+    """By day four workers train by one method of each kind; two train by each."""
+    is_of_the_night = nodes == "4" and name not in ON_LINKS
+    return [pytest.mark.night] * is_of_the_night + [pytest.mark.slow] * ((nodes, name) not in QUICK)
 
 
 @functools.cache
@@ -29,7 +35,7 @@ def test_the_table_has_every_method() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", with_quick(CASES, QUICK), ids=" ".join)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=marks_of(*case)) for case in CASES], ids=" ".join)
 def test_threads_end_with_equal_replicas_and_the_known_bits(case: tuple[str, str]) -> None:
     nodes, name = case
     assert in_memory(runs(int(nodes))[name]) == KNOWN[nodes][name] or not is_known_cpu()
