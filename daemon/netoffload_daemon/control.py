@@ -56,10 +56,10 @@ def make_handlers(
         return {"counters": counters.as_dict(with_traced(port.nic.counters, rings))}
 
     def read_flows(_: Mapping[str, Any]) -> dict[str, Any]:
-        return {"flows": flow_report.as_dicts(port.nic.flows)}
+        return {"flows": flow_report.as_dicts(port.nic.flows, port.nic.settings.codec_id)}
 
     def metrics(_: Mapping[str, Any]) -> dict[str, Any]:
-        directions = [row["direction"] for row in flow_report.as_dicts(port.nic.flows)]
+        directions = [row["direction"] for row in flow_report.as_dicts(port.nic.flows, port.nic.settings.codec_id)]
         known = {name: directions.count(name) for name in ("tx", "rx")}
         return {"metrics": exposition(info({}), read_counters({})["counters"], known)}
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from netoffload.codec.kernels import is_lossless
 from netoffload.compiled.arrays import Int64Array
 from netoffload.engine import flows as table
 from netoffload.engine import forms, judgement, promises
@@ -24,17 +25,21 @@ PROMISES = {
 FORMS = {forms.EXACT: "exact", forms.ROUNDED: "rounded", forms.CLOSING: "closing"}
 
 
-def as_dicts(flows: Int64Array) -> list[dict[str, Any]]:
-    """Return a row per direction of every connection that carried data, ``tx`` first, largest first."""
+def as_dicts(flows: Int64Array, codec_id: int) -> list[dict[str, Any]]:
+    """Return a row per direction of every connection that carried data, ``tx`` first, largest first.
+
+    With a lossless codec any octets are right, and no connection needs a promise.
+    """
     used = flows[: table.SLOTS][flows[: table.SLOTS, table.IP_VERSION] != 0]
-    return [*_sorted(_sent(used)), *_sorted(_received(used))]
+    promised_by = PROMISES | {promises.BY_OPERATOR: "not needed"} if is_lossless(codec_id) else PROMISES
+    return [*_sorted(_sent(used, promised_by)), *_sorted(_received(used))]
 
 
 def _sorted(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -int(row["raw_octets"]))
 
 
-def _sent(used: Int64Array) -> Iterator[dict[str, Any]]:
+def _sent(used: Int64Array, promised_by: Mapping[int, str]) -> Iterator[dict[str, Any]]:
     for row in used[(used[:, table.SEGMENTS] > 0) | (used[:, table.BYPASSED] > 0)]:
         yield {
             "direction": "tx",
@@ -47,7 +52,7 @@ def _sent(used: Int64Array) -> Iterator[dict[str, Any]]:
             "bypassed_segments": int(row[table.BYPASSED]),
             "peer_decodes": bool(row[table.PEER_CODECS]),
             "peer_takes_udp": bool(row[table.PEER_WAYS] & 1),
-            "promised_by": PROMISES[int(row[table.PROMISE])],
+            "promised_by": promised_by[int(row[table.PROMISE])],
             "verdict": VERDICTS[int(row[table.JUDGED + judgement.JUDGED_VERDICT])],
             "form": FORMS[int(row[table.FORM])],
             "on_probation": bool(row[table.PLAIN_UNTIL_NS]),

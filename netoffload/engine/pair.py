@@ -87,7 +87,9 @@ class Nic:
 
     def flows(self, direction: str = "tx") -> list[dict[str, Any]]:
         """Return what the flow table says of one direction, ``tx`` or ``rx``."""
-        return [row for row in as_dicts(self.state.flows) if row["direction"] == direction]
+        return [
+            row for row in as_dicts(self.state.flows, self.state.settings.codec_id) if row["direction"] == direction
+        ]
 
     def counts(self) -> dict[str, int]:
         """Return the counters that are not zero."""

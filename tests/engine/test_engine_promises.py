@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from netoffload.codec_specs import CodecId
 from netoffload.engine import nic as engine
 from netoffload.engine import promises
+from netoffload.engine.flow_report import as_dicts
 from netoffload.engine.flows import PROMISE, SLOTS
 from tests.engine.frames import make_segment
 from tests.engine.nic_pair import ISN, Nic, connect
@@ -129,4 +131,5 @@ def test_the_operator_promises_for_every_tag() -> None:
     connect(client, server, judged=False)
     send(client, 0, 4096)
     assert client.flows()[0]["promised_by"] == "operator"
+    assert as_dicts(client.table, CodecId.EXACT)[0]["promised_by"] == "not needed"
     assert client.counts()["tx_segments"] == 1
