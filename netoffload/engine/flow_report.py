@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netoffload.codec.kernels import is_lossless
+from netoffload.codec_specs import SPECS, CodecId
 from netoffload.compiled.arrays import Int64Array
 from netoffload.engine import flows as table
 from netoffload.engine import forms, judgement, promises
@@ -31,7 +31,7 @@ def as_dicts(flows: Int64Array, codec_id: int) -> list[dict[str, Any]]:
     With a lossless codec any octets are right, and no connection needs a promise.
     """
     used = flows[: table.SLOTS][flows[: table.SLOTS, table.IP_VERSION] != 0]
-    promised_by = PROMISES | {promises.BY_OPERATOR: "not needed"} if is_lossless(codec_id) else PROMISES
+    promised_by = PROMISES | {promises.BY_OPERATOR: "not needed"} if SPECS[CodecId(codec_id)].is_lossless else PROMISES
     return [*_sorted(_sent(used, promised_by)), *_sorted(_received(used))]
 
 
