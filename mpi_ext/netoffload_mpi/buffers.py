@@ -167,7 +167,7 @@ def _integers(values: Any, what: str, size: int) -> list[int]:
 def _check_type(given: Any) -> None:
     known = given == MPI.FLOAT if isinstance(given, MPI.Datatype) else given in ("f", "f4", "float32", np.float32)
     if not known:
-        name = given.Get_name() if isinstance(given, MPI.Datatype) else repr(given)
+        name = given.Get_name() or "of the program's own" if isinstance(given, MPI.Datatype) else repr(given)
         raise BufferTypeError(f"type {name} cannot be sent, only float32: {_FORMS}")
 
 

@@ -31,7 +31,8 @@ SET_UP_TIMEOUTS: Final = 2
 """How many times ``timeout_s`` a gather of the set-up may take: a rank may wait for one connection in vain."""
 
 _TAG: Final = 0
-_abandoned: list[MPI.Request] = []  # requests of messages that a rank never took: MPI may still read their buffers
+# Requests of messages that a rank never took, whose buffers MPI may still read; and their communicators.
+_abandoned: list[MPI.Request | MPI.Intracomm] = []
 
 
 @dataclass
@@ -51,7 +52,8 @@ def connect(comm: MPI.Intracomm, settings: Settings) -> MpiPlane:
         gather = MpiRendezvous(mpi, SET_UP_TIMEOUTS * settings.timeout_s)
         plane = set_up(gather, MPI.Get_processor_name(), settings, MpiPlane)
     except BaseException:
-        mpi.Free()
+        # Never freed: MPI would give its context to the next duplicate, with the messages that nobody took.
+        _abandoned.append(mpi)
         raise
     plane.mpi = mpi
     # Freed with the plane and not in close(): a call under way keeps the plane, and may be inside MPI.
@@ -86,12 +88,21 @@ def _duplicate_key() -> int:
 
 
 def duplicate(comm: MPI.Intracomm, limit_s: float) -> MPI.Intracomm:
-    """Return a duplicate of ``comm``; collective. MPI does not say which ranks did not come within ``limit_s``."""
-    other, request = MPI.Intracomm(comm).Idup()
-    if not _wait(request.Test, limit_s):
-        _abandoned.append(request)
+    """Return a duplicate of ``comm``; collective. MPI does not say which ranks did not come within ``limit_s``.
+
+    A late rank meets the duplicate that the others began, so their next call goes on with it.
+    """
+    begun: Any = comm.Get_attr(_begun_key()) or MPI.Intracomm(comm).Idup()  # and the request
+    comm.Set_attr(_begun_key(), begun)
+    if not _wait(begun[1].Test, limit_s):
         raise PeerLostError(f"not all ranks came to the first call within {limit_s:g} s (late_s)")
-    return MPI.Intracomm(other)
+    comm.Delete_attr(_begun_key())
+    return MPI.Intracomm(begun[0])
+
+
+@functools.cache
+def _begun_key() -> int:
+    return MPI.Intracomm.Create_keyval()
 
 
 class MpiRendezvous:

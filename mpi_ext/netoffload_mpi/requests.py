@@ -80,6 +80,7 @@ class CompRequest(MPI.Request):
         """Free MPI's part if no call has waited for it."""
         if self and not MPI.Is_finalized():
             part = MPI.Request(self)
+            self._ending.is_reported = True  # nobody is left to hear of an error
             self._request.add_done_callback(lambda _: None if MPI.Is_finalized() else part.Free())
 
     def Test(self, status: MPI.Status | None = None) -> bool:

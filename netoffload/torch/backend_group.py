@@ -118,7 +118,7 @@ class NetOffloadGroup(NamedGroup):
     ) -> None:
         super().__init__(exact.plane.exchange.rank, exact.plane.exchange.size, store)
         self._exact, self._compressed, self._ranks = exact, compressed, tuple(ranks)
-        self._min_octets = options.min_octets
+        self._min_octets, self._late_s = options.min_octets, exact.plane.exchange.late_s
         self._scaled_sum = None if compressed is None else ScaledSum(options.scale, compressed)
 
     def compressed_totals(self) -> CommInfo:
@@ -385,7 +385,7 @@ class NetOffloadGroup(NamedGroup):
         """Send a tensor to a rank."""
         words = Words(tensors)
         request = self._exact.plane.exchange.watch.send(peer, tag, octets_of(words.load()), lengths_of(tensors))
-        return CallWork(request, tensors, self._ranks)
+        return CallWork(request, tensors, self._ranks, self._late_s)
 
     def recv(self, tensors: list[Tensor], peer: int | None, tag: int) -> CallWork:
         """Receive a tensor from a rank; None: from any rank. Another tensor than was sent ends the group."""
@@ -407,7 +407,7 @@ class NetOffloadGroup(NamedGroup):
                 self._exact.give_up(error)
 
         self._exact.plane.exchange.watch.receive(peer, tag, octets_of(words.values)).add_done_callback(finish)
-        return CallWork(ended, tensors, self._ranks)
+        return CallWork(ended, tensors, self._ranks, self._late_s)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> CallWork:
         """Receive a tensor from any rank."""

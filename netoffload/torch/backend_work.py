@@ -60,14 +60,19 @@ def _skip(code: types.CodeType) -> bool:
 
 @uncompiled
 class CallWork(Work):
-    """A call under way, with its result; ``ranks`` are the group's, counted in the world."""
+    """A call under way, with its result; ``ranks`` are the group's, counted in the world.
+
+    ``limit_s`` is how long a wait without a timeout takes at most; None: as long as the call, which has a limit itself.
+    """
 
     _ended: Future[Any]  # there with the future, which follows it
     _turn: threading.Lock  # taken for ever by the thread that settles it
 
-    def __init__(self, request: Request, tensors: Sequence[Tensor], ranks: Sequence[int]) -> None:
+    def __init__(
+        self, request: Request, tensors: Sequence[Tensor], ranks: Sequence[int], limit_s: float | None = None
+    ) -> None:
         super().__init__()
-        self._request, self._tensors, self._ranks = request, list(tensors), ranks
+        self._request, self._tensors, self._ranks, self._limit_s = request, list(tensors), ranks, limit_s
         self._future: Future[list[Tensor]] | None = None
 
     def is_completed(self) -> bool:
@@ -84,8 +89,8 @@ class CallWork(Work):
         return None if error is None else explain(error, self._ranks)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Sleep until the call has ended, at most ``timeout``; None or 0: for as long as it takes."""
-        limit_s = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
+        """Sleep until the call has ended, at most ``timeout``; None or 0: the call's own limit."""
+        limit_s = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else self._limit_s
         if not self._request.join(limit_s):
             raise DistBackendError(f"the call is not over within the timeout of {limit_s:g} s")
         if self._future is not None:

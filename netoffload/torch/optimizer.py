@@ -16,12 +16,13 @@ import copy
 import io
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
+from netoffload.errors import UsageError
 from netoffload.methods.buckets import cut
 from netoffload.torch.backend_reductions import move_from
 from netoffload.torch.backend_words import Words
@@ -126,6 +127,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        for group in self.optimizer.param_groups:
+            refuse_unfrozen(group["params"], self._bucket_of, "DistributedOptimizer")
         self.synchronize()
         self._is_synchronised = False
         self.optimizer.step()
@@ -188,6 +191,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
             layers = self.compression.layers.bucket(bucket)
             request = self.compression.submit(staged, layers, is_last=at == len(self._buckets) - 1)
             self._under_way.append((staged, request))
+
+
+def refuse_unfrozen(parameters: Iterable[torch.Tensor], known: Container[torch.Tensor], door: str) -> None:
+    """Refuse a parameter that learns and was frozen when a door was made: it would differ from rank to rank."""
+    for one in parameters:
+        if one.requires_grad and one not in known:
+            raise UsageError(
+                f"a parameter of shape {tuple(one.shape)} learns, and was frozen when {door} was made: "
+                "make a new one after unfreezing"
+            )
 
 
 def broadcast_parameters(

@@ -30,6 +30,7 @@ from netoffload.methods import (
     parse,
 )
 from netoffload.methods.floats import RingReducer
+from netoffload.torch.optimizer import refuse_unfrozen
 from netoffload.torch.options import compare
 from netoffload.torch.state import CompressionState
 from netoffload.transport import DataPlane
@@ -78,6 +79,7 @@ class Periodic:
         family = "psgd" if self._is_by_changes else name
         self._spec = parse(f"{family}:{','.join(filter(None, (f'p={every}', items)))}", batch=self.state.options.batch)
         self._parameters = [one for one in model.parameters() if one.requires_grad]
+        self._known = set(self._parameters)
         self.state.layers.bucket(self._parameters)
         self._flat = self._gathered()
         self._method: WeightExchange | None = None
@@ -87,6 +89,7 @@ class Periodic:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the optimizer's step, and average if it is time; all ranks call it together."""
+        refuse_unfrozen(self.model.parameters(), self._known, "Periodic")
         loss = self.optimizer.step(closure) if closure is not None else self.optimizer.step()
         self._steps += 1
         self.state.count(self._flat.nbytes, is_last=True)

@@ -179,6 +179,10 @@ class CompressionState:
                     f"the state is rank {restored['rank']}'s of {restored['size']}, this is rank {here[0]} of "
                     f"{here[1]}: load the state that this rank saved"
                 )
+            self._kind = options.compressor or ("a codec" if plane.precision else "no codec")
+            self._kind += " and error feedback" * feeds
+            if restored is not None and (was := restored.get("method", self._kind)) != self._kind:
+                raise UsageError(f"the state was saved with {was}, this run has {self._kind}: give it the same options")
             self.layers.close()
             self._exact = self.layers.exact(options) if restored is None else frozenset(restored["exact"])
             selection = Selection(self._exact, options.scale, auto_rms(spec, codec), plane.keeps_bits)
@@ -219,11 +223,15 @@ class CompressionState:
             "step": self._step,
             "cut": list(self._cut),
             "exact": sorted(self._exact),
+            "method": self._kind,
             "memory": self._reducer.memory(),
         }
 
     def load_state_dict(self, state: Memory) -> None:
-        """Take over what :meth:`state_dict` returned; UsageError if another model did."""
+        """Take over what :meth:`state_dict` returned.
+
+        UsageError if another model did. The next gradient raises one if another rank or another method did.
+        """
         if not state:
             return
         if state.get("format") != FORMAT:

@@ -106,12 +106,19 @@ class Settings:
     def __post_init__(self) -> None:
         """Refuse a codec or bound that no NIC has, before a rank waits for the others."""
         requested_precision(self.codec, self.bound_k)
+        for name in ("timeout_s", "late_s"):
+            limit_s: object = getattr(self, name)
+            if not isinstance(limit_s, int | float) or not limit_s > 0:
+                raise UsageError(f"{name} is {limit_s!r}: give a number of seconds above 0")
 
     def with_environment(self) -> Settings:
         """Return the settings, completed from the environment's variables."""
         chunk = self.chunk_octets
         if chunk is None and (text := os.environ.get(ENV_CHUNK)):
-            chunk = parse_size_octets(text)
+            try:
+                chunk = parse_size_octets(text)
+            except UsageError as error:
+                raise UsageError(f"${ENV_CHUNK}: {error}") from error
         if chunk is not None and chunk < 4:
             raise UsageError(f"a chunk of {chunk} octets is less than one float32: give at least 4")
         require = self.require or os.environ.get(ENV_REQUIRE, "0") not in ("", "0")

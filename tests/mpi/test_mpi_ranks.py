@@ -75,6 +75,17 @@ def test_a_rank_that_stops_during_the_set_up_is_named_in_time(tmp_path: Path, wh
         assert path.read_text().startswith(said)
 
 
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+def test_a_set_up_that_failed_does_not_spoil_the_next_one(mpi: str) -> None:
+    done = ranks(3, str(PROGRAMS / "fails_then_connects.py"), timeout_s=60, mpi=mpi)
+    assert (done.returncode, done.stderr) == (0, "")
+    for line in done.stdout.splitlines():
+        late, again, stopped, *rest = line.split("|")
+        assert late == "not all ranks came to the first call within 1 s (late_s)"
+        assert stopped.startswith(("rank 1 did not come to the set-up within 2 s", "rank 0, 2 did not come"))
+        assert [again, *rest] == ["[3.0, 3.0, 3.0, 3.0, 3.0]"] * 3
+
+
 def test_an_error_of_a_trainings_rank_is_a_line_without_a_traceback(tmp_path: Path) -> None:
     done = ranks(2, "-m", "netoffload.lab.training.rank", str(tmp_path / "none.json"), str(tmp_path))
     assert "Traceback" not in done.stderr

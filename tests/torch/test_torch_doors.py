@@ -53,6 +53,17 @@ def test_ranks_that_die_or_refuse_are_errors_that_say_so_and_halves_are_summed_i
 
 
 @pytest.mark.slow
+def test_what_would_let_replicas_differ_is_refused(launcher: Launcher) -> None:
+    said = found_by(launcher, "unlike")["unlike"]
+    for optimizer, periodic, *saved in said.values():
+        learns = "a parameter of shape (160, 40) learns, and was frozen when {} was made"
+        assert learns.format("DistributedOptimizer") in optimizer
+        assert learns.format("Periodic") in periodic
+        was = "the state was saved with a codec and error feedback, this run has "
+        assert [was + now in one for now, one in zip(("qsgd", "fp16", "a codec"), saved, strict=True)] == [True] * 3
+
+
+@pytest.mark.slow
 def test_doubles_and_sparse_gradients_are_means_and_a_state_has_one_model(launcher: Launcher) -> None:
     found = found_by(launcher, "kinds", "two_models")
     assert [set(checks) for checks in found["kinds"].values()] == [{True}] * 3

@@ -219,6 +219,12 @@ def own_address(gather: Gather, host: str) -> str:
     # As set; or loopback if all ranks name the same host; or that of the interface which routes to another rank's host.
     hosts = gather(host)
     if given := os.environ.get(ENV_ADDRESS):
+        try:
+            socket.create_server((given, 0)).close()
+        except OSError as error:
+            raise UsageError(
+                f"${ENV_ADDRESS} is {given!r}, which is no address of this host: {error.strerror}"
+            ) from error
         return given
     others = [other for other in hosts if other != host]
     if not others:

@@ -49,7 +49,7 @@ class TcpExchange:
         self.stopwatch = Stopwatch(time.perf_counter)
         self.meeting: Gathering | None = None
         self._timeout_s = timeout_s
-        self._late_s = late_s
+        self.late_s = late_s
         self._scratch = np.empty(0, dtype=np.float32)
         self.watch = watch
         self._channels: dict[Lane, dict[int, TcpChannel]] = {lane: {} for lane in Lane}
@@ -148,7 +148,7 @@ class TcpExchange:
             if (descriptor := channel.fileno()) < 0:
                 raise self.watch.explain(channel.peer, CLOSED)  # another thread has closed it
             poller.register(descriptor, event)
-        limit_s = max(self._late_s, self._timeout_s) if may_be_late else self._timeout_s
+        limit_s = max(self.late_s, self._timeout_s) if may_be_late else self._timeout_s
         start_s = self.stopwatch.now_s()
         is_ready = poller.poll(limit_s * 1000)
         slept_s = self.stopwatch.now_s() - start_s

@@ -185,9 +185,19 @@ def monitored() -> Any:
     return [f"rank {last} did not come to monitored_barrier within the timeout of 1 s" in one for one in said]
 
 
+def late_messages() -> Any:
+    """A receive whose message does not come, and a send that nobody takes, end with the group's timeout."""
+    group, rank, last = dist.new_group(timeout=LIMIT), dist.get_rank(), dist.get_world_size() - 1
+    said = []
+    if rank == 0:
+        said.append(error_of(lambda: dist.recv(torch.ones(3), last, group)))
+    dist.barrier()
+    return ["the call is not over within the timeout of 1 s" in one for one in said]
+
+
 def take_part(rank: int, size: int, port: int) -> Any:
     join(rank, size, port)
-    checks = [identity, borrowed, averages, complex_numbers, sparse, parts, monitored, fsdp1]
+    checks = [identity, borrowed, averages, complex_numbers, sparse, parts, monitored, late_messages, fsdp1]
     return run_checks([*checks, batched_powersgd, compiled, saved])
 
 

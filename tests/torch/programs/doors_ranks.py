@@ -420,7 +420,34 @@ def accumulated(rank: int) -> Any:
     return found
 
 
-ALL = (doors, pickled, half, death, refusal, kinds, spike, two_models, differing, wrapped, scaler, accumulated)
+def unlike(rank: int) -> Any:
+    """What a parameter says that learns too late, through two doors; and a state of other options."""
+    said = []
+    for kind in (OptimizerRun, PeriodicRun):
+        frozen = model()
+        frozen[0].requires_grad_(False)
+        optimizer: Any = torch.optim.SGD(frozen.parameters(), 0.1)
+        state = CompressionState(offload="off")
+        door = DistributedOptimizer(optimizer, state) if kind is OptimizerRun else None
+        step = door.step if door else Periodic(frozen, optimizer, every=2, state=state).step
+        for first in (True, False):
+            images, labels = batch(rank, 0)
+            F.cross_entropy(frozen(images), labels).backward()  # type: ignore[no-untyped-call]
+            if first:
+                step()
+            else:
+                said.append(error_of(step, UsageError))
+            frozen.requires_grad_(True)
+    begun = OptimizerRun(rank, {"offload": "inline", "error_feedback": True})
+    begun.train(2)
+    for options in ({"compressor": "qsgd"}, {"compressor": "fp16"}, {"offload": "inline"}):
+        other = OptimizerRun(rank, options)
+        other.resume(begun.saved())
+        said.append(error_of(partial(other.train, 3), (UsageError, RuntimeError)))
+    return said
+
+
+ALL = (doors, pickled, half, death, refusal, kinds, spike, two_models, differing, wrapped, scaler, accumulated, unlike)
 SCENARIOS: dict[str, Callable[[int], Any]] = {one.__name__: one for one in ALL}
 
 
