@@ -12,7 +12,6 @@ from netoffload.transport.plane import set_up
 from netoffload_mpi import MPI, CompComm, plane
 
 
-
 def stopped(*given: object) -> object:
     """Stop this rank for three seconds in the middle of its first set-up."""
     vars(plane)["set_up"] = set_up
