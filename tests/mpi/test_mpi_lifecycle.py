@@ -44,6 +44,22 @@ def test_a_codec_that_cannot_be_is_refused_before_the_first_call(
         CompComm(MPI.COMM_SELF, codec=codec, bound_k=bound_k)
 
 
+@pytest.mark.parametrize("limit_s", [0, -1, float("nan"), "x"])
+@pytest.mark.parametrize("name", ["timeout_s", "late_s"])
+def test_a_limit_that_is_no_time_is_refused(name: str, limit_s: Any) -> None:
+    with pytest.raises(UsageError, match=f"^{name} is .*: give a number of seconds above 0$"):
+        CompComm(MPI.COMM_SELF, **{name: limit_s})
+
+
+@pytest.mark.parametrize(("name", "value"), [("NETOFFLOAD_CHUNK", "abc"), ("NETOFFLOAD_ADDRESS", "1.2.3.4")])
+def test_a_wrong_value_of_the_environment_is_refused_by_its_name(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with CompComm(MPI.COMM_SELF) as comm, pytest.raises(UsageError, match=rf"^\${name}.*{value}"):
+        comm.Barrier_comp()
+
+
 def test_what_one_rank_requires_in_vain_is_told_to_all() -> None:
     def body(exchange: TcpExchange) -> None:
         required = exchange.rank == 2

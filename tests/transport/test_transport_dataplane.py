@@ -349,5 +349,5 @@ def test_ranks_that_cannot_work_together_say_why(offers: list[Offer], message: s
 def test_address_is_the_given_one_or_loopback_on_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NETOFFLOAD_ADDRESS", raising=False)
     assert own_address(lambda host: [host, host], "here") == "127.0.0.1"
-    monkeypatch.setenv("NETOFFLOAD_ADDRESS", "192.0.2.7")
-    assert own_address(lambda host: [host, "elsewhere"], "here") == "192.0.2.7"
+    monkeypatch.setenv("NETOFFLOAD_ADDRESS", "127.0.0.7")
+    assert own_address(lambda host: [host, "elsewhere"], "here") == "127.0.0.7"

@@ -222,9 +222,7 @@ def own_address(gather: Gather, host: str) -> str:
         try:
             socket.create_server((given, 0)).close()
         except OSError as error:
-            raise UsageError(
-                f"${ENV_ADDRESS} is {given!r}, which is no address of this host: {error.strerror}"
-            ) from error
+            raise UsageError(f"${ENV_ADDRESS} is {given!r}, which is no address of this host") from error
         return given
     others = [other for other in hosts if other != host]
     if not others:
