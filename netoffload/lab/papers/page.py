@@ -175,7 +175,7 @@ def origin(kept: Sequence[StepRecord]) -> str:
     for record in kept:
         by_effort.setdefault(record.effort, {})[record.item] = None
     commands = ", ".join(
-        f"`netoffload reproduce {' '.join(items) if len(items) <= MOST_NAMES else 'all'} --{effort}`"
+        f"`netoffload reproduce {'all' if len(items) > MOST_NAMES and len(by_effort) == 1 else ' '.join(items)} --{effort}`"
         for effort, items in by_effort.items()
     )
     loads = [record.load_1min for record in kept if record.load_1min is not None]
