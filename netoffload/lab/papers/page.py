@@ -174,8 +174,9 @@ def origin(kept: Sequence[StepRecord]) -> str:
     by_effort: dict[str, dict[str, None]] = {}
     for record in kept:
         by_effort.setdefault(record.effort, {})[record.item] = None
+    is_one = len(by_effort) == 1
     commands = ", ".join(
-        f"`netoffload reproduce {'all' if len(items) > MOST_NAMES and len(by_effort) == 1 else ' '.join(items)} --{effort}`"
+        f"`netoffload reproduce {'all' if is_one and len(items) > MOST_NAMES else ' '.join(items)} --{effort}`"
         for effort, items in by_effort.items()
     )
     loads = [record.load_1min for record in kept if record.load_1min is not None]
