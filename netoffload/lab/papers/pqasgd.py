@@ -235,8 +235,8 @@ PAPER: Final = Paper(
     "Jiang and Agrawal, A Linear Speedup Analysis of Distributed Deep Learning with Sparse and Quantized "
     "Communication, NeurIPS 2018",
     "The methods are as printed, and q stays below its bounds on every gradient tried. Octets are somewhat fewer than "
-    "printed, because these layers are smaller. On HDC periodic averages cost no accuracy. On a CNN, one run each, they "
-    "cost none in 960 iterations. In 4,000 a period of 8 costs 3 points, and up to 5 where workers have different "
+    "printed, because these layers are smaller. On HDC periodic averages cost no accuracy. On a CNN, one run each, "
+    "they cost none in 960 iterations. In 4,000 a period of 8 costs 3 points, and up to 5 where workers have other "
     "classes; 1,017 test images tell 4 apart. The 23.1 % are QSGD-S's; our 22 % are QSGD-P's, which the paper does not "
     "print.",
     (FIG1, Q, SPEEDUP),
