@@ -24,7 +24,7 @@ import numpy as np
 
 from netoffload import log
 from netoffload.compiled.arrays import Int64Array
-from netoffload.devices.netns import netns_inode
+from netoffload.devices.netns import netns_cookie
 from netoffload.engine.flows import FIELDS, ROWS, SLOTS, make_flows, rekey
 from netoffload.engine.promises import reopen
 from netoffload.errors import DeviceError
@@ -48,7 +48,7 @@ IN_MEMORY: Final = Path("none")
 
 def default_path(host: str, netns: str | None) -> Path:
     """Return the file of the NIC of a host's device, which no other NIC of this machine has."""
-    return FOLDER / f"{host}-{netns_inode(netns)}.bin"
+    return FOLDER / f"{host}-{netns_cookie(netns)}.bin"
 
 
 def open_table(path: Path) -> tuple[Int64Array, bool]:

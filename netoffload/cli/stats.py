@@ -39,7 +39,8 @@ HEADING_EVERY = 20
 def stats(
     nic: Nic = None,
     watch: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.1, help="Print rates, once per interval, until Ctrl-C.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.1, max=86_400, help="Print rates, once per interval, until Ctrl-C."),
     ] = None,
     count: Annotated[
         int | None, typer.Option(min=1, help="With --watch: stop after COUNT intervals.", show_default="no end")

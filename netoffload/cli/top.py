@@ -35,7 +35,9 @@ BUSIEST: Final = 10
 @app.command()
 def top(
     nic: Nic = None,
-    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Between two readings.")] = 1.0,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, max=86_400, help="Between two readings.")
+    ] = 1.0,
 ) -> None:
     """Watch NICs live: rates before and after compression, frames, drops, busiest flows. q or Ctrl-C ends it.
 

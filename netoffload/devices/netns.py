@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from netoffload.errors import DeviceError
 _CLONE_NEWNET: Final = 0x40000000
 _OWN_NETNS: Final = "/proc/thread-self/ns/net"
 _REFLECT_TOS: Final = Path("/proc/sys/net/ipv4/tcp_reflect_tos")
+_SO_NETNS_COOKIE: Final = 71  # <asm-generic/socket.h>; Python has no name for it
 _CONF: Final = Path("/proc/sys/net/ipv4/conf")  # shows the namespace of the thread that reads it
 
 
@@ -53,9 +56,16 @@ def reflects_tos(netns: str | None) -> bool:
         return _REFLECT_TOS.exists() and int(_REFLECT_TOS.read_text()) != 0
 
 
-def netns_inode(path: str | None) -> int:
-    """Return the number by which the kernel knows a namespace; None is this thread's."""
-    return _status(path or _OWN_NETNS).st_ino
+def netns_cookie(path: str | None) -> int:
+    """Return a namespace's number, which no other one has had since the boot; None is this thread's.
+
+    The inode of its file is no such number: the next namespace may have that of a deleted one.
+    """
+    with in_netns(path), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        try:
+            return int.from_bytes(one.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
+        except OSError:  # Linux before 5.14
+            return _status(path or _OWN_NETNS).st_ino
 
 
 def _status(path: str) -> os.stat_result:

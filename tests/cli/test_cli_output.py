@@ -25,6 +25,18 @@ def test_a_full_standard_output_is_one_clear_line(words: list[str]) -> None:
     assert (ran.returncode, ran.stderr) == (3, "netoffload: cannot write to standard output: No space left on device\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("stats", "--watch", "inf"), "'--watch': Input should be less than or equal to 86400"),
+        (("top", "--interval", "1e10"), "'--interval': Input should be less than or equal to 86400"),
+        (("verify", "stream", "--size", "3B"), "--size 3B is less than one float32: give at least 4"),
+    ],
+)
+def test_what_cannot_be_waited_for_or_sent_is_refused(words: tuple[str, ...], says: str) -> None:
+    assert says in refusal(*words)
+
+
 def test_what_does_not_fit_into_memory_is_one_line() -> None:
     command = f"ulimit -v 8000000; exec {sys.executable} -m netoffload bench eight-bit --sample 99999999999"
     ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)

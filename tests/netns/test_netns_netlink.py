@@ -14,6 +14,7 @@ import pytest
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from netoffload.devices.netns import netns_cookie
 from netoffload.devices.packet import open_packet
 from netoffload.errors import NetlinkRefusedError
 from netoffload.lab.testbed.links import TestbedNamespace
@@ -52,6 +53,16 @@ def test_create_open_remove(name: str) -> None:
     assert remove_netns(name)
     assert not remove_netns(name)
     assert not netns_exists(name)
+
+
+def test_no_namespace_has_the_cookie_of_another(name: str) -> None:
+    seen = [netns_cookie(None)]
+    for _ in range(3):
+        with Namespace.create(name) as made:
+            seen.append(netns_cookie(str(netns_path(name))))
+            assert made.call(lambda: netns_cookie(None)) == seen[-1]
+        remove_netns(name)
+    assert len(set(seen)) == 4
 
 
 def test_what_another_process_removes_at_the_same_time_is_no_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

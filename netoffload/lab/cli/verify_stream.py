@@ -11,6 +11,7 @@ import typer
 from netoffload import config
 from netoffload.cli.app import console, notes
 from netoffload.cli.verify import CODEC_NAMES, MISMATCH, AsJson, Bound, shown_progress, verify_app
+from netoffload.errors import UsageError
 from netoffload.lab.units import parse_rate_bps
 
 NicCodec = Annotated[str, typer.Option(help=f"Codec of the NICs: {CODEC_NAMES}.")]
@@ -43,6 +44,8 @@ def verify_stream(
     from netoffload.lab.testbed.stream import nic_counters, stream
 
     octets = config.parse_size_octets(size)
+    if octets < 4:
+        raise UsageError(f"--size {size} is less than one float32: give at least 4")
     nic = NicSettings(codec, bound, host=host, faults=fault, threads=threads)
     rate_bps = None if rate is None else parse_rate_bps(rate)
     with contextlib.ExitStack() as stack:

@@ -296,6 +296,7 @@ def run(module: str) -> None:
     """
     code: Any = None
     try:
+        sys.modules.pop(f"{module}.__main__", None)  # which the server imported, and of which runpy would warn
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = end.code
