@@ -21,8 +21,11 @@ def main() -> None:
         with contextlib.suppress(OSError):  # run() below reports the error
             print(f"netoffload {netoffload.__version__}", flush=True)
             return
-    from netoffload.cli import main as run
-
+    try:
+        from netoffload.cli import main as run
+    except KeyboardInterrupt:  # in the half second before the command line hears of signals by itself
+        print("netoffload: interrupted", file=sys.stderr)
+        sys.exit(130)
     run()
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from netoffload.compiled.progress import COMPILING
 from netoffload.lab.cli import testbed
-from tests.shared.commands import netoffload, refusal
+from tests.shared.commands import netoffload, python, refusal
 
 COMMANDS = (["--version"], ["status", "--help"], pytest.param(["doctor", "--json"], marks=pytest.mark.slow))
 
@@ -30,11 +30,30 @@ def test_a_full_standard_output_is_one_clear_line(words: list[str]) -> None:
     [
         (("stats", "--watch", "inf"), "'--watch': Input should be less than or equal to 86400"),
         (("top", "--interval", "1e10"), "'--interval': Input should be less than or equal to 86400"),
+        (("up", "--no-nic", "--fault", "loss=0.5"), "--no-nic makes plain nodes: leave it out, or the options of NICs"),
+        (("run", "--no-nic", "--codec", "exact", "--", "true"), "--no-nic makes plain nodes"),
         (("verify", "stream", "--size", "3B"), "--size 3B is less than one float32: give at least 4"),
     ],
 )
 def test_what_cannot_be_waited_for_or_sent_is_refused(words: tuple[str, ...], says: str) -> None:
     assert says in refusal(*words)
+
+
+def test_an_interrupt_during_the_imports_is_one_line() -> None:
+    program = """if True:
+        import sys
+        from netoffload.__main__ import main
+
+        class Interrupted:
+            def find_spec(self, name, *_):
+                if name == "netoffload.cli":
+                    raise KeyboardInterrupt
+
+        sys.meta_path.insert(0, Interrupted())
+        main()
+    """
+    done = python("-c", program)
+    assert (done.returncode, done.stderr) == (130, "netoffload: interrupted\n")
 
 
 def test_what_does_not_fit_into_memory_is_one_line() -> None:

@@ -88,6 +88,7 @@ def up(
 
     Example: netoffload up -n 5 --rate 1gbit --bound 10
     """
+    _refuse_options_of_no_nic(nic, no_nic)
     plan = plan_from_options(nodes, rate, mtu, None if no_nic else nic, run_id)
     with building(plan) as bed:
         bed.detach()
@@ -142,6 +143,7 @@ def run(
     _check_script(program)
     if testbed is not None:
         _refuse_options_of_up(context, testbed)
+    _refuse_options_of_no_nic(nic, no_nic)
     has_nics = not no_nic and offload not in (config.Offload.INLINE, config.Offload.OFF)
     with _testbed(testbed, nodes, rate, mtu, nic if has_nics else None) as bed:
         count = nodes or len(bed.plan.nodes)
@@ -272,6 +274,11 @@ def down(
         console.print(f"took down {', '.join(ended)}")
     else:
         console.print("no testbed is up")
+
+
+def _refuse_options_of_no_nic(nic: NicSettings, no_nic: bool) -> None:
+    if no_nic and nic != type(nic)():
+        raise UsageError("--no-nic makes plain nodes: leave it out, or the options of NICs")
 
 
 def plan_from_options(nodes: int, rate: str | None, mtu: int, nic: NicSettings | None, run_id: str | None) -> Plan:
