@@ -87,8 +87,8 @@ def _table2(values: Mapping[str, Json]) -> Reading:
             )
             panels.append(Panel("bars", f"8-bit {kind}", "mean relative error, %", series))
         remarks.append(
-            "Of the searches that were tried, a binary search that misses the nearest number one time in four fits the "
-            "printed figures best. Mean squared errors fit the column of absolute errors. This program takes the "
+            "Of the searches tried, one that misses the nearest number one time in four fits the printed figures "
+            "best. Mean squared errors fit the column of absolute errors. This program takes the "
             "nearest number, whose errors are a third smaller."
         )
     for way, layers in values.get("mnist", {}).items():
@@ -269,6 +269,6 @@ PAPER: Final = Paper(
     "The types are as printed. The speed-ups for 4 GPUs follow from the printed numbers and formulas. For 96 GPUs no "
     "formula is printed; ours were chosen because they fit, and leave three of Table 6's twelve times open. The errors "
     "of Table 2 need a search that was guessed as well. Both networks learn as well with each type as with 32 bits. "
-    "Only static errs half a point more on MNIST, in its one run.",
+    "Only static errs half a point more on MNIST.",
     (TABLE2, SPEEDUPS, ACCURACY),
 )

@@ -207,7 +207,8 @@ def _fig14(values: Mapping[str, Json]) -> Reading:
                 name: "diverges" if one["diverged"] else f"{100 * one['accuracy']:.2f} %"
                 for name, one in others.items()
             }
-            said = ", ".join(f"{name} {end}" for name, end in ends.items())
+            is_one = len(set(ends.values())) == 1
+            said = f"each {ends.popitem()[1]}" if is_one else ", ".join(map(" ".join, ends.items()))
             remarks.append(f"Accuracy with gradients that are {'summed' if way == SUM else 'coded per hop'}: {said}.")
     panels = [
         Panel("bars", "compression ratio", "octets of float32 per octet sent", (bars("ratio", ratios),)),
@@ -389,7 +390,7 @@ def _fig12(values: Mapping[str, Json]) -> Reading:
             continue
         rest = {way: costs[way]["s_per_iteration"] - costs[way]["compute_s"] for way in FOUR}
         if gbit != "1":
-            at_10.append(f"{name} {', '.join(f'{way} {1e3 * s:.0f}' for way, s in rest.items())}")
+            at_10.append(f"{name} {', '.join(f'{1e3 * s:.0f}' for s in rest.values())}")
             continue
         # The links have a tenth of the paper's rate, so computing takes ten times what the paper's GPUs took.
         computing_s = 10 * _printed_computing_s(name)
@@ -404,7 +405,7 @@ def _fig12(values: Mapping[str, Json]) -> Reading:
         shorter.append((1 - rest["wa+c"] / rest["wa"], 1 - rest["inc+c"] / rest["inc"]))
     if shorter:
         found |= {name: 100 * fmean(of) for name, of in zip(("wac", "incc"), zip(*shorter, strict=True), strict=True)}
-    said = f"At 10 Gb/s two cores are the limit; ms of an iteration without computing: {'; '.join(at_10)}."
+    said = f"At 10 Gb/s two cores are the limit; ms of an iteration without computing, {', '.join(FOUR)}: {'; '.join(at_10)}."
     return Reading(found, panels, [said] if at_10 else [])
 
 

@@ -174,9 +174,9 @@ def origin(kept: Sequence[StepRecord]) -> str:
     by_effort: dict[str, dict[str, None]] = {}
     for record in kept:
         by_effort.setdefault(record.effort, {})[record.item] = None
-    is_one = len(by_effort) == 1
+    # An item is measured in full or quickly: the fewer full ones are named, and all others are "all".
     commands = ", ".join(
-        f"`netoffload reproduce {'all' if is_one and len(items) > MOST_NAMES else ' '.join(items)} --{effort}`"
+        f"`netoffload reproduce {' '.join(items) if len(items) <= MOST_NAMES or effort == FULL else 'all'} --{effort}`"
         for effort, items in by_effort.items()
     )
     loads = [record.load_1min for record in kept if record.load_1min is not None]

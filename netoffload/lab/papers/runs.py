@@ -120,5 +120,5 @@ def heaps(runs: Mapping[str, Any], title: str, unit: str, scale: float, *, above
 def mean_and_range(shares: Mapping[str, Sequence[float]]) -> str:
     """Return in words the mean and the range, per cent, of every name's shares (0..1)."""
     return ", ".join(
-        f"{name} {100 * fmean(of):.2f} % ({100 * min(of):.2f} to {100 * max(of):.2f})" for name, of in shares.items()
+        f"{name} {100 * fmean(of):.2f} % ({100 * min(of):.2f}-{100 * max(of):.2f})" for name, of in shares.items()
     )
