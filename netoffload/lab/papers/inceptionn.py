@@ -405,7 +405,8 @@ def _fig12(values: Mapping[str, Json]) -> Reading:
         shorter.append((1 - rest["wa+c"] / rest["wa"], 1 - rest["inc+c"] / rest["inc"]))
     if shorter:
         found |= {name: 100 * fmean(of) for name, of in zip(("wac", "incc"), zip(*shorter, strict=True), strict=True)}
-    said = f"At 10 Gb/s two cores are the limit; ms of an iteration without computing, {', '.join(FOUR)}: {'; '.join(at_10)}."
+    ways = ", ".join(FOUR)
+    said = f"At 10 Gb/s two cores are the limit; ms of an iteration without computing, {ways}: {'; '.join(at_10)}."
     return Reading(found, panels, [said] if at_10 else [])
 
 
