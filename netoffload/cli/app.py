@@ -197,7 +197,7 @@ def main() -> None:
         print(f"netoffload: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except MemoryError as error:
-        print(f"netoffload: not enough memory: {error or 'ask for less at once'}", file=sys.stderr)
+        print(f"netoffload: not enough memory: {str(error) or 'ask for less at once'}", file=sys.stderr)
         sys.exit(SystemRefusedError.exit_code)
     except Interrupted:
         print("netoffload: interrupted", file=sys.stderr)

@@ -385,7 +385,7 @@ class NetOffloadGroup(NamedGroup):
         """Send a tensor to a rank."""
         words = Words(tensors)
         request = self._exact.plane.exchange.watch.send(peer, tag, octets_of(words.load()), lengths_of(tensors))
-        return CallWork(request, tensors, self._ranks, self._late_s)
+        return CallWork(request, tensors, self._ranks, self._late_s, self._exact.give_up)
 
     def recv(self, tensors: list[Tensor], peer: int | None, tag: int) -> CallWork:
         """Receive a tensor from a rank; None: from any rank. Another tensor than was sent ends the group."""
@@ -407,7 +407,7 @@ class NetOffloadGroup(NamedGroup):
                 self._exact.give_up(error)
 
         self._exact.plane.exchange.watch.receive(peer, tag, octets_of(words.values)).add_done_callback(finish)
-        return CallWork(ended, tensors, self._ranks, self._late_s)
+        return CallWork(ended, tensors, self._ranks, self._late_s, self._exact.give_up)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> CallWork:
         """Receive a tensor from any rank."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -21,7 +21,7 @@ from torch.distributed import DistBackendError
 from torch.distributed.distributed_c10d import Work
 from torch.futures import Future
 
-from netoffload.errors import NetOffloadError, UsageError
+from netoffload.errors import NetOffloadError, PeerLostError, UsageError
 from netoffload.transport import Request
 
 MAX_SETTLING: Final = 64
@@ -62,17 +62,24 @@ def _skip(code: types.CodeType) -> bool:
 class CallWork(Work):
     """A call under way, with its result; ``ranks`` are the group's, counted in the world.
 
-    ``limit_s`` is how long a wait without a timeout takes at most; None: as long as the call, which has a limit itself.
+    ``limit_s`` is how long a wait without a timeout takes at most, and ``give_up`` is called with the error if it is
+    over: a message that comes later must not be taken for the next one. None: the call has a limit itself.
     """
 
     _ended: Future[Any]  # there with the future, which follows it
     _turn: threading.Lock  # taken for ever by the thread that settles it
 
     def __init__(
-        self, request: Request, tensors: Sequence[Tensor], ranks: Sequence[int], limit_s: float | None = None
+        self,
+        request: Request,
+        tensors: Sequence[Tensor],
+        ranks: Sequence[int],
+        limit_s: float | None = None,
+        give_up: Callable[[BaseException], None] | None = None,
     ) -> None:
         super().__init__()
-        self._request, self._tensors, self._ranks, self._limit_s = request, list(tensors), ranks, limit_s
+        self._request, self._tensors, self._ranks = request, list(tensors), ranks
+        self._limit_s, self._give_up = limit_s, give_up
         self._future: Future[list[Tensor]] | None = None
 
     def is_completed(self) -> bool:
@@ -90,9 +97,13 @@ class CallWork(Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Sleep until the call has ended, at most ``timeout``; None or 0: the call's own limit."""
-        limit_s = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else self._limit_s
+        is_own = timeout is None or timeout <= timedelta(0)
+        limit_s = self._limit_s if timeout is None or is_own else timeout.total_seconds()
         if not self._request.join(limit_s):
-            raise DistBackendError(f"the call is not over within the timeout of {limit_s:g} s")
+            error = PeerLostError(f"the call is not over within the timeout of {limit_s:g} s")
+            if is_own and self._give_up is not None:
+                self._give_up(error)
+            raise explain(error, self._ranks)
         if self._future is not None:
             self._settle()
             with contextlib.suppress(Exception):  # is raised below; another thread may be about to settle it

@@ -39,6 +39,14 @@ def test_what_cannot_be_waited_for_or_sent_is_refused(words: tuple[str, ...], sa
     assert says in refusal(*words)
 
 
+def test_an_allocation_without_words_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(sys.modules["netoffload.cli.app"], "_command", lambda: refuse)  # the name is typer's app
+    assert refusal("status", exit_code=3) == "netoffload: not enough memory: ask for less at once"
+
+
 def test_an_interrupt_during_the_imports_is_one_line() -> None:
     program = """if True:
         import sys

@@ -79,7 +79,9 @@ def test_a_rank_that_stops_during_the_set_up_is_named_in_time(tmp_path: Path, wh
 def test_a_set_up_that_failed_does_not_spoil_the_next_one(mpi: str) -> None:
     done = ranks(3, str(PROGRAMS / "fails_then_connects.py"), timeout_s=60, mpi=mpi)
     assert (done.returncode, done.stderr) == (0, "")
-    for line in done.stdout.splitlines():
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    for line in lines:
         late, again, stopped, *rest = line.split("|")
         assert late == "not all ranks came to the first call within 1 s (late_s)"
         assert stopped.startswith(("rank 1 did not come to the set-up within 2 s", "rank 0, 2 did not come"))

@@ -23,7 +23,7 @@ HEADINGS: Final = ("claim", "place", "printed ± tolerance", "here", "")
 MOST_VALUES: Final = 12
 """With more claims that end alike, their line in docs/lab/papers.md has no values."""
 MOST_NAMES: Final = 8
-"""More items than these are named as all, in the command that measures them."""
+"""In the command that measures them, more items are named as all: full ones only if there are no quick ones."""
 FULL: Final = "full"
 DIFFERING: Final = ("differs", "does not hold")
 
@@ -174,10 +174,14 @@ def origin(kept: Sequence[StepRecord]) -> str:
     by_effort: dict[str, dict[str, None]] = {}
     for record in kept:
         by_effort.setdefault(record.effort, {})[record.item] = None
-    # An item is measured in full or quickly: the fewer full ones are named, and all others are "all".
+    is_one = len(by_effort) == 1
+
+    def named(effort: str, items: Mapping[str, None]) -> str:
+        """Name full items beside quick ones, which are all others."""
+        return "all" if len(items) > MOST_NAMES and (is_one or effort != FULL) else " ".join(items)
+
     commands = ", ".join(
-        f"`netoffload reproduce {' '.join(items) if len(items) <= MOST_NAMES or effort == FULL else 'all'} --{effort}`"
-        for effort, items in by_effort.items()
+        f"`netoffload reproduce {named(effort, items)} --{effort}`" for effort, items in by_effort.items()
     )
     loads = [record.load_1min for record in kept if record.load_1min is not None]
     others = f" Load before a step: {min(loads):.1f} to {max(loads):.1f}." if loads else ""

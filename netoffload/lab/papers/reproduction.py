@@ -35,12 +35,12 @@ def _locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            said = f"another program reproduces into {folder}: wait for its end, or name another --out"
+            raise UsageError(said) from error
         yield
-    except BlockingIOError as error:
-        raise UsageError(
-            f"another program reproduces into {folder}: wait for its end, or name another --out"
-        ) from error
     finally:
         os.close(descriptor)  # this unlocks it
 

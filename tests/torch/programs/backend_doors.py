@@ -186,12 +186,13 @@ def monitored() -> Any:
 
 
 def late_messages() -> Any:
-    """A receive whose message does not come, and a send that nobody takes, end with the group's timeout."""
+    """A receive whose message does not come ends with the group's timeout, and the group with it on all ranks."""
     group, rank, last = dist.new_group(timeout=LIMIT), dist.get_rank(), dist.get_world_size() - 1
     said = []
     if rank == 0:
         said.append(error_of(lambda: dist.recv(torch.ones(3), last, group)))
     dist.barrier()
+    said.append(error_of(lambda: dist.barrier(group)))
     return ["the call is not over within the timeout of 1 s" in one for one in said]
 
 
