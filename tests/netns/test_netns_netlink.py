@@ -55,14 +55,15 @@ def test_create_open_remove(name: str) -> None:
     assert not netns_exists(name)
 
 
-def test_no_namespace_has_the_cookie_of_another(name: str) -> None:
-    seen = [netns_cookie(None)]
-    for _ in range(3):
+def test_a_namespace_with_the_inode_of_a_deleted_one_has_a_cookie_of_its_own(name: str) -> None:
+    inodes, cookies = [0], [netns_cookie(None)]
+    while len(inodes) < 300 and inodes[-1] not in inodes[:-1]:
         with Namespace.create(name) as made:
-            seen.append(netns_cookie(str(netns_path(name))))
-            assert made.call(lambda: netns_cookie(None)) == seen[-1]
+            inodes.append(netns_inode(name))
+            cookies.append(netns_cookie(str(netns_path(name))))
+            assert made.call(lambda: netns_cookie(None)) == cookies[-1]
         remove_netns(name)
-    assert len(set(seen)) == 4
+    assert len(set(cookies)) == len(cookies)
 
 
 def test_what_another_process_removes_at_the_same_time_is_no_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

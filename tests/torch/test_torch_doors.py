@@ -55,6 +55,7 @@ def test_ranks_that_die_or_refuse_are_errors_that_say_so_and_halves_are_summed_i
 @pytest.mark.slow
 def test_what_would_let_replicas_differ_is_refused(launcher: Launcher) -> None:
     said = found_by(launcher, "unlike")["unlike"]
+    assert said.keys() == {0, 1, 2}
     for optimizer, periodic, *saved in said.values():
         learns = "a parameter of shape (160, 40) learns, and was frozen when {} was made"
         assert learns.format("DistributedOptimizer") in optimizer
