@@ -17,7 +17,17 @@ from netoffload.lab.models.engine_model import EngineModel
 from netoffload.lab.models.exchange import Link, TimeFormula, aggregator_s, ring_s, star_s
 from netoffload.lab.models.settings import EngineSettings
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, rows
-from netoffload.lab.papers.runs import accuracies, accuracies_over_time, bars, first_at, heaps, on_links, settings_of
+from netoffload.lab.papers.runs import (
+    SEEDS,
+    accuracies,
+    accuracies_over_time,
+    bars,
+    first_at,
+    heaps,
+    of_seeds,
+    on_links,
+    settings_of,
+)
 from netoffload.lab.reports import Panel, Series
 from netoffload.lab.testbed import NicSettings
 from netoffload.lab.training.inprocess import Seen, learnt
@@ -120,7 +130,6 @@ CLASS_BITS: Final = (2, 10, 18, 34)
 TABLE1_ITERATIONS: Final = 10_000
 ONCE, PER_HOP, SUM = "once", "per hop", "sum"
 """How workers' gradients become the update: each coded once and averaged; coded by every hop of a ring; summed."""
-SEEDS: Final = (1, 2, 3)
 CODERS: Final[Mapping[str, str | None]] = {
     "Base": None,
     **{kind: kind for kind in TRUNCATIONS},
@@ -182,8 +191,8 @@ def table3_ratios(k: int) -> dict[str, float]:
 def _fig14(values: Mapping[str, Json]) -> Reading:
     if "Base" not in values:
         return Reading({}, [])
-    seeds = {name: [values[key] for seed in SEEDS if (key := _key(name, seed)) in values] for name in CODERS}
-    accuracy = {name: fmean(one["accuracy"] for one in of) for name, of in seeds.items() if of}
+    runs = {name: of_seeds(values, name) + of_seeds(values, f"{name} {ONCE}") for name in CODERS}
+    accuracy = {name: fmean(one["accuracy"] for one in of) for name, of in runs.items() if of}
     base, names = accuracy["Base"], list(accuracy)
     ratios = {name: values[name]["ratio"] for name in names}
     relative = {name: accuracy[name] / base for name in names}
@@ -230,11 +239,6 @@ def _fig14(values: Mapping[str, Json]) -> Reading:
     if zeros:
         remarks.append(f"Shares of 2 bits, %, in each third of the run (of the sum of gradients): {'; '.join(zeros)}.")
     return Reading(found, panels, remarks)
-
-
-def _key(name: str, seed: int) -> str:
-    """Return the key of the step that codes each gradient once."""
-    return name if seed == SEEDS[0] else f"{name} {ONCE} {seed}"
 
 
 FIG14: Final = Item(

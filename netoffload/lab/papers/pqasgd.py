@@ -10,12 +10,14 @@ from netoffload.compressors import Layout, registry
 from netoffload.lab.bench.compressors import quality
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step
 from netoffload.lab.papers.runs import (
+    SEEDS,
     accuracies,
     accuracies_over_time,
     bars,
     curve,
     first_at,
     mean_and_range,
+    of_seeds,
     on_links,
     settings_of,
 )
@@ -32,7 +34,6 @@ METHODS: Final = {
     "PQASGD p=8": "pqasgd:p=8",
 }
 RATE_BPS: Final = 100_000_000
-SEEDS: Final = (1, 2, 3)
 BOTH: Final = ("FULLSGD", "PQASGD p=8")
 SHARED: Final = {"QSGD-S": "qsgd:rule=n,norm=l2,bucket=0", "PQASGD-S": "pqasgd:p=8"}
 """On shared data s = sqrt(N)/2 suffices (section 3.3)."""
@@ -114,7 +115,7 @@ def _fig1(values: Mapping[str, Json]) -> Reading:
             found["fullsgd"] = made["FULLSGD"]["s_per_iteration"] / own
             found["qsgd"] = made["QSGD-P"]["s_per_iteration"] / own
     found |= {f"efficiency.{name}": 100 * values[name]["efficiency"] for name in SHARED if name in values}
-    by_name = {name: [values[f"{name} {seed}"] for seed in SEEDS if f"{name} {seed}" in values] for name in BOTH}
+    by_name = {name: of_seeds(values, name) for name in BOTH}
     if all(len(of) == len(SEEDS) for of in by_name.values()):
         shares = {name: [one["accuracy"] for one in of] for name, of in by_name.items()}
         found["kept"] = float(abs(fmean(shares["PQASGD p=8"]) - fmean(shares["FULLSGD"])) <= 0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, Final
 
 from netoffload.lab.papers.item import Json, Setting
 from netoffload.lab.reports import Panel, Series, method_name
@@ -14,6 +14,14 @@ from netoffload.lab.testbed import NicSettings, TestbedSettings
 from netoffload.lab.training import run
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.optimizers import Optimizer, Schedule
+
+SEEDS: Final = (1, 2, 3)
+"""Of runs that are done more than once."""
+
+
+def of_seeds(values: Mapping[str, Json], key: str) -> list[Json]:
+    """Return the values of a step, of its first run and of those whose seed stands behind the key."""
+    return [values[one] for one in (key, *(f"{key} {seed}" for seed in SEEDS)) if one in values]
 
 
 def settings_of(

@@ -12,7 +12,7 @@ import numpy as np
 
 from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, printed
-from netoffload.lab.papers.runs import accuracies, bars, curve, mean_and_range, settings_of
+from netoffload.lab.papers.runs import SEEDS, accuracies, bars, curve, mean_and_range, of_seeds, settings_of
 from netoffload.lab.reports import Panel, Series
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.inprocess import Seen, learnt
@@ -23,7 +23,6 @@ CODERS: Final[Mapping[str, str | None]] = {
     "TernGrad-noclip": "terngrad:clip_factor=0",
 }
 BOTH: Final = ("floating", "TernGrad")
-SEEDS: Final = (1, 2, 3)
 
 CLIP: Final = 2.5
 BINS: Final = 61
@@ -177,10 +176,7 @@ def _fig4(values: Mapping[str, Json]) -> Reading:
         title = "ternary gradients that are 0, first fully connected layer"
         panels.append(Panel("lines", title, "%", (curve("TernGrad", zeros, 100),), "iterations"))
         found["zeros"] = 100 * float(np.mean(list(zeros.values())))
-    by_coder = {
-        coder: [values[f"{coder} {seed}"]["accuracy"] for seed in SEEDS if f"{coder} {seed}" in values]
-        for coder in CODERS
-    }
+    by_coder = {coder: [of["accuracy"] for of in of_seeds(values, coder)] for coder in CODERS}
     remarks = []
     if all(len(of) == len(SEEDS) for of in by_coder.values()):
         means = {coder: 100 * float(np.mean(of)) for coder, of in by_coder.items()}
