@@ -7,10 +7,11 @@ sizes and error bounds, and numbers on which several layers must agree. A value 
 """
 
 import enum
+import operator
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, SupportsIndex
 
 from netoffload.codec_specs import NAMES, RETIRED
 from netoffload.errors import UsageError
@@ -109,7 +110,7 @@ def parse_size_octets(text: str) -> int:
 def parse_offload(text: str) -> Offload:
     """Return the :class:`Offload` named ``nic``, ``inline``, ``auto`` or ``off``."""
     try:
-        return Offload(text.strip().lower())
+        return Offload(str(text).strip().lower())
     except ValueError:
         raise UsageError(f"offload {text!r} is unknown: choose from {', '.join(Offload)}") from None
 
@@ -174,10 +175,12 @@ def format_ports(ports: Ports) -> str:
 
 
 def check_bound_k(bound_k: int) -> int:
-    """Return ``bound_k`` if 2**-bound_k is an error bound of the codecs."""
+    """Return ``bound_k`` as Python's integer if 2**-bound_k is an error bound of the codecs."""
+    if not isinstance(bound_k, SupportsIndex) or isinstance(bound_k, bool):
+        raise UsageError(f"bound {bound_k!r} is not a whole number: the error bound is 2^-bound")
     if not BOUND_K_MIN <= bound_k <= BOUND_K_MAX:
         raise UsageError(f"bound {bound_k} is outside {BOUND_K_MIN}..{BOUND_K_MAX}: the error bound is 2^-bound")
-    return bound_k
+    return operator.index(bound_k)
 
 
 def check_timeout_s(timeout_s: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsIndex
 
 from mpi4py import MPI
 
@@ -134,7 +134,12 @@ class CompComm(Catalogue):
     def _finish(self, requests: Sequence[Request], octets: int, status: MPI.Status | None = None) -> None:
         """Wait for the requests of one call, write the first one's status, and account for the call."""
         start_s = time.perf_counter()
-        wait_all(requests)
+        try:
+            wait_all(requests)
+        except BaseException:  # Ctrl-C: a receive that stayed posted would take the next message
+            for request in requests:
+                request.cancel()
+            raise
         describe(requests[0].arrival or NOBODY, status)
         seconds = time.perf_counter() - start_s
         payload_octets = octets - sum(request.outcome.saved_octets for request in requests)
@@ -144,6 +149,9 @@ class CompComm(Catalogue):
         )
 
     def _check_peer(self, peer: int, tag: int, *, wildcards: bool) -> None:
+        for name, value in (("rank", peer), ("tag", tag)):
+            if not isinstance(value, SupportsIndex):
+                raise UsageError(f"{name} {value!r} is not a whole number")
         named = (MPI.PROC_NULL, MPI.ANY_SOURCE) if wildcards else (MPI.PROC_NULL,)
         if not (0 <= peer < self.Get_size() or peer in named):
             raise UsageError(f"rank {peer} does not exist: there are {self.Get_size()}, counted from 0")

@@ -1,22 +1,28 @@
 """A codec: three functions from arrays to arrays, an oracle, and a number on the wire."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from netoffload.codec import kernels
+from netoffload.codec.packed import GROUP, RUN_MAX
 from netoffload.codec.reference import Oracle
 from netoffload.codec_specs import SPECS, CodecId, CodecSpec
 from netoffload.compiled.arrays import Float32Array, Uint8Array, readable
 from netoffload.config import check_bound_k
 from netoffload.errors import CodecError, UsageError
 
+FLOATS_PER_OCTET_MAX: Final = RUN_MAX * GROUP // 2
+"""In the densest payload, ``packed`` zeros."""
+
 
 @dataclass(frozen=True)
 class Codec:
     """One codec over whole arrays, compiled. The engine calls the kernels directly.
 
-    Values are contiguous float32[n], and the error bound is 2**-bound_k, 1..16; all else is a ``UsageError``.
+    Values are contiguous float32[n], payloads uint8[n], and the error bound is 2**-bound_k, 1..16; all else is a
+    ``UsageError``.
     """
 
     codec_id: CodecId
@@ -35,7 +41,7 @@ class Codec:
     def encode(self, values: Float32Array, bound_k: int) -> Uint8Array:
         """Return the payload of ``values``."""
         _check_values(values)
-        check_bound_k(bound_k)
+        bound_k = check_bound_k(bound_k)
         capacity = -(-values.size // kernels.LANES) * kernels.MAX_BURST_PAYLOAD
         target = np.empty(capacity + kernels.ENCODE_SLACK, np.uint8)
         source = readable(values.reshape(-1).view(np.uint8))
@@ -47,7 +53,11 @@ class Codec:
 
     def decode(self, payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
         """Return the ``count`` floats of ``payload``, or raise :class:`CodecError`."""
-        check_bound_k(bound_k)
+        if not isinstance(payload, np.ndarray) or payload.dtype != np.uint8 or payload.ndim != 1:
+            raise UsageError("a payload is a vector of uint8")
+        bound_k = check_bound_k(bound_k)
+        if count > FLOATS_PER_OCTET_MAX * payload.size:
+            raise CodecError(f"payload of {payload.size} octets does not hold {count} floats")
         # Kernels read beyond a payload's end, and write whole bursts.
         padded = np.zeros(payload.size + kernels.DECODE_SLACK, np.uint8)
         padded[: payload.size] = payload
@@ -58,11 +68,18 @@ class Codec:
         return target[:count]
 
     def round_trip(self, values: Float32Array, bound_k: int, out: Float32Array | None = None) -> Float32Array:
-        """Return decode(encode(values)) without making the payload, in ``out`` if given, which may be ``values``."""
+        """Return decode(encode(values)) without making the payload, in ``out`` if given.
+
+        ``out`` has as many floats, and may be ``values``, but no other part of their memory.
+        """
         _check_values(values)
-        check_bound_k(bound_k)
+        bound_k = check_bound_k(bound_k)
         target = np.empty_like(values) if out is None else out
         _check_values(target)
+        if target.size != values.size or not target.flags.writeable:
+            raise UsageError(f"out takes {values.size} floats that may be written: this has {target.size}")
+        if np.may_share_memory(values, target) and values.ctypes.data != target.ctypes.data:
+            raise UsageError("out overlaps the values: give the values themselves, or other memory")
         words = readable(values.reshape(-1).view(np.uint32))
         kernels.round_trip(int(self.codec_id), words, bound_k, target.reshape(-1).view(np.uint32))
         return target

@@ -14,12 +14,14 @@ An optimizer's momentum stays with its worker.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
 from netoffload.collectives import ring_allreduce
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
+from netoffload.errors import UsageError
 from netoffload.methods.base import GradientReducer, Member, Memory, MethodSpec, Update, WeightExchange
 from netoffload.methods.floats import ring_octets
 from netoffload.methods.payloads import GatherReducer
@@ -86,6 +88,14 @@ class Outer:
 
     learning_rate: float = 0.7
     momentum: float = 0.9  # factor of the velocity, the sum of earlier changes
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot converge."""
+        if not 0 < self.learning_rate < math.inf or not 0 <= self.momentum < 1:
+            raise UsageError(
+                f"Outer(learning_rate={self.learning_rate}, momentum={self.momentum}): give a rate above 0, and a "
+                "momentum from 0 to below 1"
+            )
 
     def moved(self, change: Float32Array, velocity: Float32Array) -> Float32Array:
         """Return the step of the weights; updates ``velocity``, float32[n]."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import io
 import itertools
 import operator
@@ -34,8 +35,17 @@ BUCKET_OCTETS: Final = 25 * 1024 * 1024
 """Octets of float32 gradients that travel together: DDP's default."""
 
 
+def _of_wrapped(name: str) -> property:
+    """Return an attribute that callers read, set and delete at the wrapped optimizer."""
+    return property(
+        operator.attrgetter(f"optimizer.{name}"),
+        lambda self, value: setattr(self.optimizer, name, value),
+        lambda self: delattr(self.optimizer, name),
+    )
+
+
 class DistributedOptimizer(torch.optim.Optimizer):
-    """Wraps any optimizer: gradients are averaged while backward goes on, and are means when it ends.
+    """Wraps an optimizer: gradients are averaged while backward goes on, and are means when it ends.
 
     ::
 
@@ -51,6 +61,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ``compression.state_dict()``. A deep copy of model and optimizer together goes on by itself, with connections of its
     own.
 
+    An optimizer that evaluates the loss itself (LBFGS) is refused: each rank would do so as often as its own loss says.
     Without a ``state`` one with default options is made, from ``named_parameters``. The gradients of
     ``backward_passes_per_step`` backward passes are added up before they travel, at most ``bucket_octets`` together.
     """
@@ -64,6 +75,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         backward_passes_per_step: int = 1,
         bucket_octets: int = BUCKET_OCTETS,
     ) -> None:
+        steps_alone = inspect.signature(optimizer.step).parameters.get("closure")
+        if steps_alone is not None and steps_alone.default is inspect.Parameter.empty:
+            raise UsageError(
+                f"{type(optimizer).__name__} evaluates the loss as often as each rank's own loss says, so ranks would "
+                "make different calls: take an optimizer whose step() needs no closure"
+            )
         self.optimizer = optimizer
         self.compression = state or CompressionState(named_parameters=named_parameters)
         parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
@@ -90,6 +107,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     param_groups, state, defaults = (
         property(operator.attrgetter(f"optimizer.{name}")) for name in ("param_groups", "state", "defaults")
     )
+
+    # A loss scaler sets them where the optimizer unscales by itself and skips steps (``fused=True``).
+    grad_scale, found_inf = _of_wrapped("grad_scale"), _of_wrapped("found_inf")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedOptimizer:
         """Return a copy that wraps a copy of the optimizer, for the parameters' copies."""

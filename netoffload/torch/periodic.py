@@ -85,6 +85,7 @@ class Periodic:
         self._method: WeightExchange | None = None
         self._memory: dict[str, Any] | None = None
         self._steps = 0
+        self._kind = name if outer is None else f"{name} with an outer optimizer"
         self._compared = {"every": every, "method": method, "outer": None if outer is None else str(outer)}
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -113,6 +114,7 @@ class Periodic:
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank remembers besides model and optimizer, for :meth:`load_state_dict`."""
         return {
+            "kind": self._kind,
             "steps": self._steps,
             "synchronised": self._flat.tobytes(),
             "method": self._memory if self._method is None else self._method.memory(),
@@ -120,6 +122,8 @@ class Periodic:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned on this rank."""
+        if (kind := state.get("kind", self._kind)) != self._kind:
+            raise UsageError(f"the state was saved with {kind}, this run has {self._kind}: give it the same method")
         flat = np.frombuffer(state["synchronised"], np.float32)
         if flat.shape != self._flat.shape:
             raise UsageError(f"the state belongs to a model of {flat.size} parameters, this one has {self._flat.size}")

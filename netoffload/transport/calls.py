@@ -59,7 +59,13 @@ class Calls(Generic[Plane]):
         if self._queue.is_idle:
             self._carry_out(call, lanes, calling)
         else:
-            self.start(call, lanes, calling).wait()
+            request = self.start(call, lanes, calling)
+            try:
+                request.wait()
+            except BaseException as error:
+                if not request.test():  # Ctrl-C: it ends the connections, as of a call that waits for no other
+                    self.plane.exchange.abort(error)
+                raise
 
     def start(self, call: Callable[[Plane], None], lanes: Sequence[Lane], calling: str = "") -> Request:
         """Carry out a call in the background, after those under way; arguments as for :meth:`run`."""

@@ -20,7 +20,7 @@ import reprlib
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, SupportsIndex, TypeVar, cast
 
 import numpy as np
 
@@ -70,6 +70,10 @@ ENV_REQUIRE = "NETOFFLOAD_REQUIRE"
 """Environment variable; 1: a call raises an error if a tagged connection was not compressed."""
 
 
+CHUNK_OCTETS_MAX = 2**30
+
+LIMIT_S_MAX = 1e6  # 11 days; poll(2) takes milliseconds up to 2**31
+
 LONG_OCTETS = 256 * 1024
 
 RATE_MAX_BPS = 10e9
@@ -108,8 +112,11 @@ class Settings:
         requested_precision(self.codec, self.bound_k)
         for name in ("timeout_s", "late_s"):
             limit_s: object = getattr(self, name)
-            if not isinstance(limit_s, int | float) or not limit_s > 0:
-                raise UsageError(f"{name} is {limit_s!r}: give a number of seconds above 0")
+            if not isinstance(limit_s, int | float) or not 0 < limit_s <= LIMIT_S_MAX:
+                raise UsageError(f"{name} is {limit_s!r}: give seconds above 0, at most {LIMIT_S_MAX:g}")
+        chunk: object = self.chunk_octets
+        if chunk is not None and not isinstance(chunk, SupportsIndex):
+            raise UsageError(f"chunk_octets is {chunk!r}: give a whole number of octets")
 
     def with_environment(self) -> Settings:
         """Return the settings, completed from the environment's variables."""
@@ -121,6 +128,8 @@ class Settings:
                 raise UsageError(f"${ENV_CHUNK}: {error}") from error
         if chunk is not None and chunk < 4:
             raise UsageError(f"a chunk of {chunk} octets is less than one float32: give at least 4")
+        if chunk is not None and chunk > CHUNK_OCTETS_MAX:
+            raise UsageError(f"a chunk of {chunk} octets is too long: give at most {CHUNK_OCTETS_MAX}")
         require = self.require or os.environ.get(ENV_REQUIRE, "0") not in ("", "0")
         return replace(
             self,

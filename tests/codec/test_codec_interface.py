@@ -95,8 +95,41 @@ def test_bounds_outside_1_to_16_are_refused(bound_k: int) -> None:
         INCEPTIONN.encode(np.zeros(8, np.float32), bound_k)
 
 
+@pytest.mark.parametrize("bound_k", [10.0, True, "10"])
+def test_bounds_that_are_no_whole_numbers_are_refused(bound_k: Any) -> None:
+    with pytest.raises(UsageError, match="is not a whole number"):
+        INCEPTIONN.encode(np.zeros(8, np.float32), bound_k)
+
+
+def test_a_round_trip_writes_only_where_as_many_floats_may_be_written() -> None:
+    values, memory = np.full(16, 0.3, np.float32), np.full(40, 7, np.float32)
+    read_only = np.zeros(16, np.float32)
+    read_only.flags.writeable = False
+    for out in (memory[:15], memory[:17], read_only):
+        with pytest.raises(UsageError, match="out takes 16 floats that may be written"):
+            INCEPTIONN.round_trip(values, 10, out)
+    with pytest.raises(UsageError, match="out overlaps the values"):
+        INCEPTIONN.round_trip(memory[:16], 10, memory[8:24])
+    assert (memory == 7).all()
+    assert INCEPTIONN.round_trip(memory[:16], 10, memory[16:32]).tobytes() == memory[:16].tobytes()
+
+
+@pytest.mark.parametrize("payload", [b"\0\0", np.zeros(2, np.int8), np.zeros((1, 2), np.uint8)])
+def test_what_is_no_vector_of_octets_is_refused(payload: Any) -> None:
+    with pytest.raises(UsageError, match="a payload is a vector of uint8"):
+        INCEPTIONN.decode(payload, 8, 10)
+
+
 @pytest.mark.parametrize(
-    ("payload", "count"), [(b"", 1), (b"\x03\x00\x01", 8), (b"\x00\x00\x00", 8), (b"\x04\x00\x01", 1)]
+    ("payload", "count"),
+    [
+        (b"", 1),
+        (b"\x03\x00\x01", 8),
+        (b"\x00\x00\x00", 8),
+        (b"\x04\x00\x01", 1),
+        (b"\x00\x00", 2**40),
+        (b"\x00\x00", 2**62),
+    ],
 )
 def test_malformed_payloads_are_refused(payload: bytes, count: int) -> None:
     with pytest.raises(CodecError):

@@ -1,6 +1,7 @@
 """A CompComm beside its calls: accounts, requirements, background calls. Ranks are threads, sockets are real."""
 
 import re
+import signal
 import socket
 import sys
 import threading
@@ -44,11 +45,31 @@ def test_a_codec_that_cannot_be_is_refused_before_the_first_call(
         CompComm(MPI.COMM_SELF, codec=codec, bound_k=bound_k)
 
 
-@pytest.mark.parametrize("limit_s", [0, -1, float("nan"), "x"])
+@pytest.mark.parametrize("limit_s", [0, -1, float("nan"), float("inf"), 1e30, "x"])
 @pytest.mark.parametrize("name", ["timeout_s", "late_s"])
 def test_a_limit_that_is_no_time_is_refused(name: str, limit_s: Any) -> None:
-    with pytest.raises(UsageError, match=f"^{name} is .*: give a number of seconds above 0$"):
+    with pytest.raises(UsageError, match=f"^{name} is .*: give seconds above 0, at most 1e\\+06$"):
         CompComm(MPI.COMM_SELF, **{name: limit_s})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"chunk_octets": "256KiB"}, "'256KiB'"),
+        ({"chunk_octets": 1 << 50}, "give at most 1073741824"),
+        ({"chunk_octets": 3}, "give at least 4"),
+        ({"offload": 1}, "offload 1 is unknown: choose from nic"),
+        ({"codec": "packed", "bound_k": 10.0}, "bound 10.0 is not a whole number"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says), CompComm(MPI.COMM_SELF, **wrong) as comm:
+        comm.Barrier_comp()
+
+
+def test_a_bound_may_be_any_integer() -> None:
+    with CompComm(MPI.COMM_SELF, codec="packed", bound_k=np.int64(10), offload="inline") as comm:
+        comm.Barrier_comp()
 
 
 @pytest.mark.parametrize(("name", "value"), [("NETOFFLOAD_CHUNK", "abc"), ("NETOFFLOAD_ADDRESS", "1.2.3.4")])
@@ -168,6 +189,51 @@ def test_a_sendrecv_that_is_refused_leaves_no_receive(alone: CompComm) -> None:
     alone.Send_comp(values, 0)
     assert alone.Irecv_comp(into, 0).Test()
     assert into.tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("peer", [{"dest": "0"}, {"dest": None}, {"dest": 0.0}, {"dest": 0, "tag": 1.5}])
+def test_a_peer_or_tag_that_is_no_integer_is_refused(alone: CompComm, peer: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"^(rank|tag) .* is not a whole number$"):
+        alone.Send_comp(np.ones(3, np.float32), **peer)
+
+
+def interrupt_soon() -> None:
+    """Send this process's main thread a Ctrl-C, once it waits."""
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)).start()
+
+
+def test_an_interrupted_receive_takes_no_later_message(alone: CompComm) -> None:
+    abandoned, into = np.zeros(3, np.float32), np.zeros(3, np.float32)
+    alone.Barrier_comp()
+    interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        alone.Recv_comp(abandoned, 0)
+    alone.Send_comp(np.ones(3, np.float32), 0)
+    assert alone.Irecv_comp(into, 0).Test()
+    assert (abandoned.tolist(), into.tolist()) == ([0.0] * 3, [1.0] * 3)
+
+
+def test_an_interrupted_call_that_waits_for_another_ends_both_on_every_rank() -> None:
+    interrupted = threading.Event()
+
+    def body(exchange: TcpExchange) -> None:
+        comm, values = ThreadComm.over(exchange), np.ones(9, np.float32)
+        if exchange.rank == 1:
+            assert interrupted.wait(10)
+            comm.Allreduce_comp(MPI.IN_PLACE, values)
+            return
+        first = comm.Iallreduce_comp(MPI.IN_PLACE, values)
+        interrupt_soon()
+        with pytest.raises(KeyboardInterrupt):
+            comm.Barrier_comp()
+        interrupted.set()
+        first.Wait()
+
+    for error in run_tcp(2, body, timeout_s=30):
+        assert isinstance(error, CollectiveError)
+        assert "KeyboardInterrupt" in str(error)
 
 
 def test_a_background_call_that_has_ended_is_let_go() -> None:

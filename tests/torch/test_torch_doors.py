@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from netoffload.errors import UsageError
-from netoffload.torch import CompressionState, DistributedOptimizer, Options
+from netoffload.torch import CompressionState, DistributedOptimizer, Options, Outer, Periodic
 from netoffload.transport.rendezvous.launchers import set_rank_environment
 from tests.shared.ports import free_port
 from tests.torch.launcher import Launcher
@@ -113,10 +113,37 @@ def test_a_wrapped_optimizer_is_saved_copied_hooked_and_scaled_like_a_plain_one(
     found = found_by(launcher, "wrapped", "scaler", "accumulated")
     assert list(found["wrapped"].values()) == [[True] * 6] * 3
     assert list(found["accumulated"].values()) == [[True] * 2] * 3
-    digests, scales, is_near = zip(*found["scaler"].values(), strict=True)
-    assert len(set(digests)) == 1  # the infinity of rank 1 made all ranks skip the step
-    assert scales == ([1024.0] * 3 + [512.0] * 3,) * 3
-    assert is_near == (True,) * 3
+    assert found["scaler"].keys() == {0, 1, 2}
+    for ranks in zip(*found["scaler"].values(), strict=True):  # unscaled by the scaler, by a fused optimizer
+        digests, scales, is_near = zip(*ranks, strict=True)
+        assert len(set(digests)) == 1  # the infinity of rank 1 made all ranks skip the step
+        assert scales == ([1024.0] * 3 + [512.0] * 3,) * 3
+        assert is_near == (True,) * 3
+
+
+def test_an_optimizer_that_evaluates_the_loss_itself_is_refused() -> None:
+    optimizer = torch.optim.LBFGS(torch.nn.Linear(4, 2).parameters())
+    with pytest.raises(UsageError, match=r"LBFGS evaluates the loss .* needs no closure"):
+        DistributedOptimizer(optimizer, CompressionState(offload="off"))
+
+
+def test_the_state_of_another_periodic_method_is_refused() -> None:
+    def periodic(method: str, outer: Outer | None = None) -> Periodic:
+        model = torch.nn.Linear(4, 2)
+        optimizer, state = torch.optim.SGD(model.parameters(), 0.1), CompressionState(offload="off")
+        return Periodic(model, optimizer, every=2, method=method, outer=outer, state=state)
+
+    saved = periodic("psgd").state_dict()
+    periodic("psgd").load_state_dict(saved)
+    for other, name in ((periodic("changes"), "changes"), (periodic("psgd", Outer()), "psgd with an outer optimizer")):
+        with pytest.raises(UsageError, match=f"saved with psgd, this run has {name}: give it the same method"):
+            other.load_state_dict(saved)
+
+
+@pytest.mark.parametrize("wrong", [{"learning_rate": float("nan")}, {"learning_rate": 0.0}, {"momentum": 1.0}])
+def test_an_outer_optimizer_that_cannot_converge_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="give a rate above 0, and a momentum from 0 to below 1"):
+        Outer(**wrong)
 
 
 @pytest.mark.parametrize(

@@ -366,13 +366,18 @@ def wrapped(rank: int) -> Any:
 
 
 def scaler(rank: int) -> Any:
+    """A loss scaler that unscales before gradients are clipped; and one that leaves it to the optimizer."""
+    return [scaled(rank, fused=False), scaled(rank, fused=True)]
+
+
+def scaled(rank: int, *, fused: bool) -> Any:
     """A loss scaler without ``synchronize()``, an infinity on rank 1 in step 3, and a parameter without a gradient."""
     ours, truth = model(), model()
     optimizers = []
     for one in (ours, truth):
         one.register_parameter("unused", nn.Parameter(torch.ones(3)))
         state = CompressionState(offload="off")
-        optimizers.append(DistributedOptimizer(torch.optim.SGD(one.parameters(), 0.1), state))
+        optimizers.append(DistributedOptimizer(torch.optim.SGD(one.parameters(), 0.1, fused=fused), state))
     optimizer, plain = optimizers
     amp = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
     scales = []
@@ -381,15 +386,17 @@ def scaler(rank: int) -> Any:
         optimizer.zero_grad()
         loss = F.cross_entropy(ours(images), labels) * (torch.inf if (rank, step) == (1, 3) else 1)
         amp.scale(loss).backward()  # type: ignore[no-untyped-call]
-        amp.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(ours.parameters(), 1.0)
+        if not fused:
+            amp.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(ours.parameters(), 1.0)
         amp.step(optimizer)
         amp.update()
         scales.append(amp.get_scale())
         if step != 3:
             plain.zero_grad()
             F.cross_entropy(truth(images), labels).backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(truth.parameters(), 1.0)
+            if not fused:
+                nn.utils.clip_grad_norm_(truth.parameters(), 1.0)
             plain.step()
     pairs = zip(ours.parameters(), truth.parameters(), strict=True)
     is_near = all(torch.allclose(one, other, atol=1e-5) for one, other in pairs)
