@@ -37,6 +37,23 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 gc.disable()
 
 
+TABLES = Path("/run/netoffload-flows")
+"""Where NICs leave their flow tables, 9 MB each, also when their namespace is gone."""
+_tables_before: set[Path] = set()
+
+
+def pytest_sessionstart() -> None:
+    """Note whose flow tables are there already."""
+    _tables_before.update(TABLES.glob("*"))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remove the flow tables of this session's NICs; not at the end of a worker, when others have NICs that restart."""
+    if not hasattr(session.config, "workerinput"):
+        for path in set(TABLES.glob("*")) - _tables_before:
+            path.unlink()
+
+
 def pytest_collection_finish() -> None:
     """Leave everything that the test modules imported out of later garbage collections."""
     gc.freeze()
