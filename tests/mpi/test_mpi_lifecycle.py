@@ -68,7 +68,8 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], says: str) -
 
 
 def test_a_bound_may_be_any_integer() -> None:
-    with CompComm(MPI.COMM_SELF, codec="packed", bound_k=np.int64(10), offload="inline") as comm:
+    bound: Any = np.int64(10)
+    with CompComm(MPI.COMM_SELF, codec="packed", bound_k=bound, offload="inline") as comm:
         comm.Barrier_comp()
 
 
