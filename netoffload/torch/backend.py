@@ -23,6 +23,7 @@ from netoffload.torch.options import BACKEND, Options, compare
 from netoffload.torch.ranks import own_host
 from netoffload.torch_plugin import NAME, register
 from netoffload.transport import Calls, DataPlane, Settings, StoreRendezvous, set_up
+from netoffload.transport.plane import LIMIT_S_MAX
 from netoffload.transport.rounds.exchange import TIMEOUT_S_DEFAULT
 
 BackendOptions = Options
@@ -40,7 +41,7 @@ def create(group: Any, options: Any) -> NetOffloadGroup:
     options = Options.of_environment() if options is None else options
     if options is not None:
         options.refuse_all_but(BACKEND, "the backend", "it sees no layers or steps; use CompressionState")
-    rank, size, late_s = group.group_rank, group.group_size, group.timeout.total_seconds()
+    rank, size, late_s = group.group_rank, group.group_size, min(group.timeout.total_seconds(), LIMIT_S_MAX)
     ranks = tuple(group.global_ranks_in_group) or tuple(range(size))
     timeout_s = min(TIMEOUT_S_DEFAULT if options is None else options.timeout_s, late_s)
     host = own_host(group.store)

@@ -72,7 +72,8 @@ ENV_REQUIRE = "NETOFFLOAD_REQUIRE"
 
 CHUNK_OCTETS_MAX = 2**30
 
-LIMIT_S_MAX = 1e6  # 11 days; poll(2) takes milliseconds up to 2**31
+LIMIT_S_MAX = 1e6
+"""A limit that is longer, or infinite, is this one, 11 days: poll(2) takes milliseconds up to 2**31."""
 
 LONG_OCTETS = 256 * 1024
 
@@ -112,8 +113,9 @@ class Settings:
         requested_precision(self.codec, self.bound_k)
         for name in ("timeout_s", "late_s"):
             limit_s: object = getattr(self, name)
-            if not isinstance(limit_s, int | float) or not 0 < limit_s <= LIMIT_S_MAX:
-                raise UsageError(f"{name} is {limit_s!r}: give seconds above 0, at most {LIMIT_S_MAX:g}")
+            if not isinstance(limit_s, int | float) or not limit_s > 0:
+                raise UsageError(f"{name} is {limit_s!r}: give a number of seconds above 0")
+            object.__setattr__(self, name, min(limit_s, LIMIT_S_MAX))
         chunk: object = self.chunk_octets
         if chunk is not None and not isinstance(chunk, SupportsIndex):
             raise UsageError(f"chunk_octets is {chunk!r}: give a whole number of octets")

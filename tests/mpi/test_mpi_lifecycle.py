@@ -45,10 +45,10 @@ def test_a_codec_that_cannot_be_is_refused_before_the_first_call(
         CompComm(MPI.COMM_SELF, codec=codec, bound_k=bound_k)
 
 
-@pytest.mark.parametrize("limit_s", [0, -1, float("nan"), float("inf"), 1e30, "x"])
+@pytest.mark.parametrize("limit_s", [0, -1, float("nan"), "x"])
 @pytest.mark.parametrize("name", ["timeout_s", "late_s"])
 def test_a_limit_that_is_no_time_is_refused(name: str, limit_s: Any) -> None:
-    with pytest.raises(UsageError, match=f"^{name} is .*: give seconds above 0, at most 1e\\+06$"):
+    with pytest.raises(UsageError, match=f"^{name} is .*: give a number of seconds above 0$"):
         CompComm(MPI.COMM_SELF, **{name: limit_s})
 
 
@@ -67,10 +67,11 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], says: str) -
         comm.Barrier_comp()
 
 
-def test_a_bound_may_be_any_integer() -> None:
+def test_a_bound_may_be_any_integer_and_a_limit_infinite() -> None:
     bound: Any = np.int64(10)
-    with CompComm(MPI.COMM_SELF, codec="packed", bound_k=bound, offload="inline") as comm:
-        comm.Barrier_comp()
+    limits = {"timeout_s": float("inf"), "late_s": 1e30}
+    with CompComm(MPI.COMM_SELF, codec="packed", bound_k=bound, offload="inline", **limits) as comm:
+        comm.Allreduce_comp(MPI.IN_PLACE, np.ones(50_000, np.float32))
 
 
 @pytest.mark.parametrize(("name", "value"), [("NETOFFLOAD_CHUNK", "abc"), ("NETOFFLOAD_ADDRESS", "1.2.3.4")])
