@@ -456,8 +456,7 @@ def _fig13(values: Mapping[str, Json]) -> Reading:
 FIG13: Final = Item(
     "inceptionn-fig13",
     "Fig. 13: equal accuracy, epochs and speed-up",
-    AS_TABLE2
-    + " HDC at 1 Gb/s, up to 95 % instead of the final accuracy, measured every 20 iterations, in full every 40.",
+    AS_TABLE2 + " HDC at 1 Gb/s, to 95 % instead of the final accuracy, measured every 20 (in full 40) iterations.",
     lambda _is_full: [Step("hdc", _equal_accuracy, "mnist", needs_root=True)],
     _fig13,
 )
