@@ -69,7 +69,7 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], says: str) -
 
 def test_a_bound_may_be_any_integer_and_a_limit_infinite() -> None:
     bound: Any = np.int64(10)
-    limits = {"timeout_s": float("inf"), "late_s": 1e30}
+    limits: Any = {"timeout_s": float("inf"), "late_s": 1e30}
     with CompComm(MPI.COMM_SELF, codec="packed", bound_k=bound, offload="inline", **limits) as comm:
         comm.Allreduce_comp(MPI.IN_PLACE, np.ones(50_000, np.float32))
 
