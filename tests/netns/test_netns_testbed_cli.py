@@ -28,8 +28,9 @@ def test_up_status_exec_down(up: dict[str, object], run_id: str, left_of: Callab
     assert [(run["run"], run["state"]) for run in shown] == [(run_id, "up")]
     assert shown[0]["nodes"][0]["wire"]["tx_octets"] > 0  # the rate probe
     assert run_id in forked("status").stdout
-    inside = forked("exec", "--run", run_id, "n1", "--", "sh", "-c", "hostname; exit 7")
-    assert (inside.stdout, inside.returncode) == ("n1\n", 7)
+    for words in (["--run", run_id, "n1"], [f"{run_id}/n1"]):
+        inside = forked("exec", *words, "--", "sh", "-c", "hostname; exit 7")
+        assert (inside.stdout, inside.returncode) == ("n1\n", 7)
     ended = forked("down", run_id, "--json")
     assert (json.loads(ended.stdout), ended.returncode) == ({"down": [run_id]}, 0)
     assert left_of(run_id) == []

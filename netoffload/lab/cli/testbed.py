@@ -187,7 +187,7 @@ def status(
 
 @app.command("exec", context_settings=PROGRAM_SETTINGS)
 def exec_(
-    node: Annotated[str, typer.Argument(help="n0, n1, ...")],
+    node: Annotated[str, typer.Argument(help="n0, or RUN/n0 where several runs are up.")],
     command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
     run: Annotated[str | None, typer.Option(help="Which run, if several are up.")] = None,
 ) -> None:
@@ -198,8 +198,9 @@ def exec_(
     from netoffload.lab.testbed import Testbed, build
 
     build.check_root()
-    bed = Testbed.attach(build.find_run(run).run_id)
-    chosen = bed.plan.node(node)
+    of, _, name = node.rpartition("/")
+    bed = Testbed.attach(build.find_run(run or of or None).run_id)
+    chosen = bed.plan.node(name)
     program = command[1:] if command[0] == "--" else command
     if not program:
         raise UsageError("nothing to run: write the program after --")
