@@ -75,8 +75,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         backward_passes_per_step: int = 1,
         bucket_octets: int = BUCKET_OCTETS,
     ) -> None:
-        steps_alone = inspect.signature(optimizer.step).parameters.get("closure")
-        if steps_alone is not None and steps_alone.default is inspect.Parameter.empty:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
             raise UsageError(
                 f"{type(optimizer).__name__} evaluates the loss as often as each rank's own loss says, so ranks would "
                 "make different calls: take an optimizer whose step() needs no closure"
