@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from netoffload.netlink import Namespace, netns_path, remove_netns
+from tests.shared.commands import forget_tables
 from tests.shared.quick_cases import NIGHT
 
 # The first example of a property may compile a kernel, and a busy machine may take its core away: time is no property.
@@ -35,23 +36,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # What is imported stays until the end: a collector that looks through all of it costs a tenth of the time of all tests.
 gc.disable()
-
-
-TABLES = Path("/run/netoffload-flows")
-"""Where NICs leave their flow tables, 9 MB each, also when their namespace is gone."""
-_tables_before: set[Path] = set()
-
-
-def pytest_sessionstart() -> None:
-    """Note whose flow tables are there already."""
-    _tables_before.update(TABLES.glob("*"))
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remove the flow tables of this session's NICs; not at the end of a worker, when others have NICs that restart."""
-    if not hasattr(session.config, "workerinput"):
-        for path in set(TABLES.glob("*")) - _tables_before:
-            path.unlink()
 
 
 def pytest_collection_finish() -> None:
@@ -115,4 +99,5 @@ def wire() -> Iterator[str]:
                 namespace.set_up(end)
             yield str(netns_path(name))
         finally:
+            forget_tables(name)
             remove_netns(name)

@@ -54,7 +54,7 @@ class Codec:
     def decode(self, payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
         """Return the ``count`` floats of ``payload``, or raise :class:`CodecError`."""
         if not isinstance(payload, np.ndarray) or payload.dtype != np.uint8 or payload.ndim != 1:
-            raise UsageError("a payload is a vector of uint8")
+            raise UsageError("a payload is a vector of uint8: give what encode returned")
         bound_k = check_bound_k(bound_k)
         if count > FLOATS_PER_OCTET_MAX * payload.size:
             raise CodecError(f"payload of {payload.size} octets does not hold {count} floats")
@@ -77,7 +77,8 @@ class Codec:
         target = np.empty_like(values) if out is None else out
         _check_values(target)
         if target.size != values.size or not target.flags.writeable:
-            raise UsageError(f"out takes {values.size} floats that may be written: this has {target.size}")
+            kind = "writable" if target.flags.writeable else "read-only"
+            raise UsageError(f"out has {target.size} {kind} floats: give {values.size} that may be written")
         if np.may_share_memory(values, target) and values.ctypes.data != target.ctypes.data:
             raise UsageError("out overlaps the values: give the values themselves, or other memory")
         words = readable(values.reshape(-1).view(np.uint32))

@@ -109,7 +109,7 @@ class Settings:
     """Whether only :meth:`DataPlane.move` is compressed, and only if ranks are on several hosts."""
 
     def __post_init__(self) -> None:
-        """Refuse a codec or bound that no NIC has, before a rank waits for the others."""
+        """Refuse what cannot be before a rank waits for the others; limits are at most :data:`LIMIT_S_MAX`."""
         requested_precision(self.codec, self.bound_k)
         for name in ("timeout_s", "late_s"):
             limit_s: object = getattr(self, name)

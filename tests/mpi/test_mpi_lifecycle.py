@@ -19,7 +19,7 @@ from netoffload.collectives.announcement import ANNOUNCEMENT_OCTETS
 from netoffload.errors import CollectiveError, UsageError
 from netoffload.transport.calls import CallQueue
 from netoffload.transport.info import CommInfo
-from netoffload.transport.plane import DataPlane, Settings
+from netoffload.transport.plane import LIMIT_S_MAX, DataPlane, Settings
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi import CompComm
@@ -71,7 +71,11 @@ def test_a_bound_may_be_any_integer_and_a_limit_infinite() -> None:
     bound: Any = np.int64(10)
     limits: Any = {"timeout_s": float("inf"), "late_s": 1e30}
     with CompComm(MPI.COMM_SELF, codec="packed", bound_k=bound, offload="inline", **limits) as comm:
-        comm.Allreduce_comp(MPI.IN_PLACE, np.ones(50_000, np.float32))
+        values = np.full(50_000, 0.25, np.float32)
+        comm.Allreduce_comp(MPI.IN_PLACE, values)
+        assert (values == 0.25).all()
+        assert comm.calls().plane.settings.bound_k == 10
+        assert comm.exchange().late_s == LIMIT_S_MAX
 
 
 @pytest.mark.parametrize(("name", "value"), [("NETOFFLOAD_CHUNK", "abc"), ("NETOFFLOAD_ADDRESS", "1.2.3.4")])

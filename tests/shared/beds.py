@@ -16,7 +16,7 @@ from netoffload.lab.testbed.journal import read_run
 from netoffload.lab.testbed.nics import NIC_IMPORTS
 from netoffload.lab.testbed.plan import NodePlan
 from netoffload.netlink import Namespace, netns_path
-from tests.shared.commands import CLI, running_nic
+from tests.shared.commands import CLI, forget_tables, running_nic
 
 END_S = 10
 
@@ -26,7 +26,10 @@ def built(nodes: int = 2, run_id: str | None = None, **settings: Any) -> Iterato
     """A testbed, with NICs unless ``nic`` says otherwise, whose links' rate is not measured."""
     plan = make_plan(TestbedSettings(nodes, **settings), run_id or f"t{secrets.token_hex(3)}")
     with Testbed(plan, check_rate=False) as bed:
-        yield bed
+        try:
+            yield bed
+        finally:
+            forget_tables(*(name for node in plan.nodes for name in {node.netns, node.wire_netns}))
 
 
 def output_of(bed: Testbed, node_indices: Sequence[int], argv: Sequence[str], **how: Any) -> str:

@@ -123,12 +123,21 @@ class Request:
 
 
 def wait_all(requests: Iterable[Request]) -> None:
-    """Wait for all requests, and raise the first error after all have ended."""
+    """Wait for all requests, and raise the first error after all have ended.
+
+    An interrupt cancels those that have not begun: a receive that stayed posted would take the next message.
+    """
     failure: NetOffloadError | None = None
-    for request in requests:
-        try:
-            request.wait()
-        except NetOffloadError as error:
-            failure = failure or error
+    requests = list(requests)
+    try:
+        for request in requests:
+            try:
+                request.wait()
+            except NetOffloadError as error:
+                failure = failure or error
+    except BaseException:
+        for request in requests:
+            request.cancel()
+        raise
     if failure is not None:
         raise failure
