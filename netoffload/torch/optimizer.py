@@ -174,7 +174,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse, because the buckets are cut already."""
-        raise NotImplementedError("add parameter groups to the optimizer before DistributedOptimizer wraps it")
+        raise UsageError("add parameter groups to the optimizer before DistributedOptimizer wraps it")
 
     def _begin(self) -> None:
         self._missing = [len(bucket) * self._passes for bucket in self._buckets]

@@ -127,6 +127,13 @@ def test_an_optimizer_that_evaluates_the_loss_itself_is_refused() -> None:
         DistributedOptimizer(optimizer, CompressionState(offload="off"))
 
 
+def test_a_group_that_comes_after_the_buckets_are_cut_is_refused() -> None:
+    plain = torch.optim.SGD(torch.nn.Linear(4, 2).parameters(), 0.1)
+    optimizer = DistributedOptimizer(plain, CompressionState(offload="off"))
+    with pytest.raises(UsageError, match="before DistributedOptimizer wraps it"):
+        optimizer.add_param_group({"params": torch.nn.Linear(2, 2).parameters()})
+
+
 def test_the_state_of_another_periodic_method_is_refused() -> None:
     def periodic(method: str, outer: Outer | None = None) -> Periodic:
         model = torch.nn.Linear(4, 2)
