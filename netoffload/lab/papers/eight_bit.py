@@ -26,7 +26,7 @@ from netoffload.compressors import Layout, registry
 from netoffload.lab.bench import eight_bit as table2
 from netoffload.lab.bench.settings import EightBitSettings
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, printed
-from netoffload.lab.papers.runs import SEEDS, bars, mean_and_range, of_seeds, settings_of
+from netoffload.lab.papers.runs import SEEDS, bars, mean_and_range, of_seeds, seeds_of, settings_of
 from netoffload.lab.reports import Panel, Series
 from netoffload.lab.training.inprocess import Seen, learnt
 
@@ -235,12 +235,12 @@ def _accuracy(setting: Setting, network: str, coder: str, seed: int = SEEDS[0]) 
 
 
 def _accuracy_steps(is_full: bool) -> list[Step]:
-    cases = [(network, coder) for network in NETWORKS for coder in CODERS]
-    steps = [Step.of(_accuracy, network, coder, data=NETWORKS[network][0]) for network, coder in cases]
-    if is_full:  # of the smaller network: a run of the larger one takes ten minutes of a core
-        further = [("dettmers-mnist", coder, seed) for seed in SEEDS[1:] for coder in CODERS]
-        steps += [Step.of(_accuracy, *case, data="mnist") for case in further]
-    return steps
+    return [
+        Step.of(_accuracy, network, coder, *seed, data=NETWORKS[network][0])
+        for seed in seeds_of(is_full)
+        for network in NETWORKS
+        for coder in CODERS
+    ]
 
 
 def _accuracy_reading(values: Mapping[str, Json]) -> Reading:
@@ -266,8 +266,8 @@ def _accuracy_reading(values: Mapping[str, Json]) -> Reading:
 ACCURACY: Final = Item(
     "eightbit-accuracy",
     "Section 3.4, Fig. 2: test errors on MNIST and CIFAR-10, data parallel",
-    "Paper: RMSProp on MNIST to convergence, five runs each. Here: one run, in full three on MNIST; all gradients "
-    "travel in 8 bits.",
+    "Paper: RMSProp on MNIST to convergence, five runs each. Here: one run, in full three; all gradients travel in "
+    "8 bits.",
     _accuracy_steps,
     _accuracy_reading,
 )

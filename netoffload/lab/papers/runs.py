@@ -19,6 +19,11 @@ SEEDS: Final = (1, 2, 3)
 """Of runs that are done more than once."""
 
 
+def seeds_of(is_full: bool) -> Sequence[tuple[int, ...]]:
+    """Return the ends of the keys of a step that a full run does once for each seed; the first run's has none."""
+    return [(), *((seed,) for seed in SEEDS[1:] if is_full)]
+
+
 def of_seeds(values: Mapping[str, Json], key: str) -> list[Json]:
     """Return the values of a step, of its first run and of those whose seed stands behind the key."""
     return [values[one] for one in (key, *(f"{key} {seed}" for seed in SEEDS)) if one in values]

@@ -216,12 +216,13 @@ def learnt(
     settings = dataclasses.replace(settings, method=method, learning_rate=rate, eval_every=every)
     own: list[dict[int, Float32Array]] = [{} for _ in range(settings.nodes if shares_scalers else 1)]
     runs: dict[int, RankRun] = {}
-    averages: dict[int, Float32Array] = {}
+    averages: list[Float32Array] = []
 
     def watching(rank: int, run: RankRun) -> AfterIteration:
         replica, layout = run.replica, Layout(run.replica.layer_sizes)
         runs[rank] = run
-        averaged = averages[rank] = replica.parameters.copy() if average else np.empty(0, np.float32)
+        if average and rank == 0:  # all ranks have the same weights
+            averages.append(replica.parameters.copy())
         rounding = registry.parse(weights) if weights else None
         state = rounding.make_state(layout, seed=settings.seed, rank=0) if rounding else None
 
@@ -239,9 +240,9 @@ def learnt(
         def after(done: int) -> bool:
             if coder is None and not np.isfinite(replica.gradient.sum()):
                 return True  # on all ranks, which have the same sum; compressors raise
-            if average:
+            if average and rank == 0:
                 share = np.float32(min(average, (1 + done) / (10 + done)))
-                averaged[:] = share * averaged + (1 - share) * replica.parameters
+                averages[0][:] = share * averages[0] + (1 - share) * replica.parameters
             if rounding is not None and state is not None:
                 replica.parameters[:] = rounding.decode(rounding.encode(replica.parameters, state), layout)
             if observe is not None and rank == 0:
