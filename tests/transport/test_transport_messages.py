@@ -1,6 +1,7 @@
 """Point-to-point messages over real sockets, one thread per rank: matching, backpressure, endings; and requests."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,31 @@ def test_a_receive_from_a_rank_that_has_closed_fails_and_what_it_sent_still_come
         return into.tobytes() == values_of(1, 50_000).tobytes()
 
     assert run_tcp(2, body)[0]
+
+
+@pytest.mark.parametrize("who_closes", ["receiver", "sender"])
+def test_a_message_that_a_close_cuts_fails_alone(who_closes: str) -> None:
+    big = np.zeros(more_than_buffers_hold(), np.float32)
+
+    def body(exchange: TcpExchange) -> bool:
+        watch, few = exchange.watch, values_of(1, 4)
+        if exchange.rank == 1 and who_closes == "receiver":
+            assert watch.probe(0, 9, wait=True)
+        elif exchange.rank == 1:
+            send(exchange, 0, 9, big)
+            while watch.sent_octets(0) == 0:
+                time.sleep(0.001)
+        elif exchange.rank == 0:
+            cut = send(exchange, 1, 9, big) if who_closes == "receiver" else receive(exchange, 1, 9, big)
+            with pytest.raises(PeerLostError, match="rank 1 closed its communicator before"):
+                cut.wait()
+            send(exchange, 2, 0, few).wait()
+        else:
+            receive(exchange, 0, 0, into := np.zeros_like(few)).wait()
+            return into.tobytes() == few.tobytes()
+        return True
+
+    assert run_tcp(3, body) == [True] * 3
 
 
 def test_a_receive_that_a_living_rank_may_satisfy_waits_on() -> None:

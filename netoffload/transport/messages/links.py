@@ -102,7 +102,7 @@ class Peer:
         return self.has_left or context in self.left
 
     def read_message(self, rank: int, mailbox: Mailbox) -> None:
-        """Read once what ``mailbox`` wants from this peer, which is ``rank``."""
+        """Read once what ``mailbox`` wants from this peer, which is ``rank``; raise OSError if the lane broke."""
         into = mailbox.wanted(rank)
         if into is None or self.messages is None:
             return
@@ -110,10 +110,8 @@ class Peer:
             count = self.messages.recv_into(into, 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
-        except OSError as error:
-            raise PeerLostError(f"rank {rank} is gone: {error.strerror or error}") from error
         if count == 0:
-            raise PeerLostError(f"rank {rank} closed its communicator in the middle of a message")
+            raise ConnectionResetError("it closed in the middle of a message")
         mailbox.filled(rank, count)
 
     def write_messages(self) -> None:
@@ -160,7 +158,7 @@ class Links:
         self._offers = offers
         self._coding, self._coded_lanes = coding, coded_lanes
         self._joiner = Joiner(rank, offers, listeners, tos, timeout_s)
-        self._probe_s = min(PROBE_S, timeout_s / 4)  # while it probes, this rank sends no heartbeat
+        self.probe_s = min(PROBE_S, timeout_s / 4)  # while it probes, this rank sends no heartbeat
 
     def want(self, peer: int, lane: Lane, context: int = EVERY) -> None:
         """Make a connection, and the control lane, unless they stand or are being made."""
@@ -320,7 +318,7 @@ class Links:
         """Return the error for a connection to ``peer`` that ended without a farewell."""
         offer = self._offers[peer]
         assert offer.ports is not None
-        if not _is_served((offer.address, offer.ports[False]), self._probe_s):
+        if not _is_served((offer.address, offer.ports[False]), self.probe_s):
             return PeerLostError(f"rank {peer} died: {reason}")
         # It lives, and the connection was cut. Both ends raise the same error.
         first, second = sorted((self.rank, peer))

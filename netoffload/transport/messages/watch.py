@@ -201,12 +201,33 @@ class Watch:
                     peers[rank].read_message(rank, self.mailbox)
             except CollectiveError as error:
                 self._fail(error)
+            except OSError as error:
+                self._end_stream(rank, peers[rank], error)
         if self.failure is None:
             for rank, peer in list(peers.items()):
                 try:
                     peer.write_messages()
                 except OSError as error:
-                    self._fail(self.links.lost(rank, error.strerror or str(error)))
+                    self._end_stream(rank, peer, error)
+
+    def _end_stream(self, rank: int, peer: Peer, error: OSError) -> None:
+        """End the messages lane of ``peer``, which broke: if it has closed, only what it leaves undone fails."""
+        self._explain(rank, peer, error)
+        peer.messages = None
+        self._fail_hopeless()
+
+    def _explain(self, rank: int, peer: Peer, error: OSError) -> None:
+        """Fail because a connection to ``peer`` broke, unless it has said farewell or does so in a moment."""
+        if peer.has_left or self._stopping:
+            return
+        # Read first: a farewell may have come, and its reason explains more than this error.
+        try:
+            self._read_control(rank, peer, self.links.probe_s)
+        except CollectiveError as reason:
+            self._fail(reason)
+        else:
+            if not peer.has_left:
+                self._fail(self.links.lost(rank, error.strerror or str(error)))
 
     def _connect(self, ready: set[int]) -> None:
         """Go on with connections that are being made."""
@@ -220,10 +241,14 @@ class Watch:
         if newly_left or len(links.connections) > stood:
             self.changed.notify_all()
 
-    def _read_control(self, rank: int, peer: Peer) -> None:
-        """Read the control lane of ``peer``."""
+    def _read_control(self, rank: int, peer: Peer, wait_s: float = 0.0) -> None:
+        """Read the control lane of ``peer``; wait for something to read."""
         if peer.has_left or peer.control is None:
             return
+        if wait_s > 0:
+            poller = select.poll()  # not select(2), which knows descriptors below 1024 only
+            poller.register(peer.control, select.POLLIN)
+            poller.poll(wait_s * 1000)
         try:
             octets = peer.control.recv(READ_OCTETS, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -326,15 +351,7 @@ class Watch:
                 continue
             except OSError as error:
                 peer.outgoing.clear()
-                if not (peer.has_left or self._stopping):
-                    # Read first: a farewell may have come, and its reason explains more than this error.
-                    try:
-                        self._read_control(rank, peer)
-                    except CollectiveError as reason:
-                        self._fail(reason)
-                    else:
-                        if not peer.has_left:
-                            self._fail(self.links.lost(rank, error.strerror or str(error)))
+                self._explain(rank, peer, error)
 
 
 class Context:
