@@ -17,6 +17,7 @@ import inspect
 import io
 import itertools
 import operator
+import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -42,6 +43,17 @@ def _of_wrapped(name: str) -> property:
         lambda self, value: setattr(self.optimizer, name, value),
         lambda self: delattr(self.optimizer, name),
     )
+
+
+class _Pass:
+    """A pass of backward. Only the engine owns it, and drops it when the pass ends, be it by an error."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+
+    def __call__(self) -> None:
+        """End it without an error."""
+        self._ended()
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -129,6 +141,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if self._is_synchronised:
             return
+        self._refuse_after_error()
         self._start(len(self._buckets))
         for bucket, (staged, request) in zip(self._buckets, self._under_way, strict=True):
             request.wait()
@@ -179,16 +192,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _begin(self) -> None:
         self._missing = [len(bucket) * self._passes for bucket in self._buckets]
         self._passed = 0
-        self._is_in_backward = False
+        self._pass: weakref.ref[_Pass] | None = None
         self._under_way: list[tuple[Staged, Request]] = []
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         """Start the buckets that are complete; called in autograd's thread."""
         self._is_synchronised = False
-        if not self._is_in_backward:
-            self._is_in_backward = True
+        self._refuse_after_error()
+        if self._pass is None:
             # Only the engine knows when a pass ends: a parameter that the loss does not reach never arrives.
-            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
+            backward = _Pass(self._backward_ended)
+            self._pass = weakref.ref(backward)
+            torch.autograd.Variable._execution_engine.queue_callback(backward)
         self._missing[self._bucket_of[parameter]] -= 1
         ready = len(self._under_way)  # buckets start in their order, or ranks would sum different ones
         while ready < len(self._buckets) and self._missing[ready] <= 0:
@@ -197,10 +212,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _backward_ended(self) -> None:
         """Wait for the means after the last pass, also of parameters that had no part in it."""
-        self._is_in_backward = False
+        self._pass = None
         self._passed += 1
         if self._passed >= self._passes:
             self.synchronize()
+
+    def _refuse_after_error(self) -> None:
+        """Go on after a pass that raised, unless gradients had left: the ranks may have sent different buckets."""
+        if self._pass is None or self._pass() is not None:
+            return
+        self._pass = None
+        self._missing = [len(bucket) * (self._passes - self._passed) for bucket in self._buckets]
+        if self._under_way:
+            self._begin()
+            error = UsageError(
+                "the last backward() raised after some of its gradients had left, so ranks may wait for different "
+                "ones: begin again on all ranks, with a new CompressionState and DistributedOptimizer"
+            )
+            self.compression.connected().give_up(error)
+            raise error
 
     def _start(self, until: int) -> None:
         """Start the buckets before number ``until``, in their order."""
