@@ -168,6 +168,8 @@ class NetOffloadGroup(NamedGroup):
         with self._arguments():
             if opts is not None and opts.reduceOp != ReduceOp.SUM:
                 raise UsageError("sparse tensors can be summed only: call .to_dense() first")
+            if tensors[0].dtype is torch.bool:  # torch adds no sparse ones
+                raise UsageError("there is no SUM of sparse torch.bool tensors: convert them first")
             calling = f"all_reduce SUM of sparse {lengths_of(tensors)}"
         return self._carry_out(lambda plane: sparse_sum(plane, tensors[0]), tensors, opts, calling)
 

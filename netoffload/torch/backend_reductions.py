@@ -42,7 +42,7 @@ from netoffload.methods.scales import (
     multiply,
 )
 from netoffload.torch.backend_words import ADDED_AS, Numbers
-from netoffload.torch.staging import StagedSparse
+from netoffload.torch.staging import HALVES, StagedSparse
 from netoffload.transport import Calls, DataPlane, Lane
 
 SEGMENT_FLOATS: Final = 4096
@@ -77,7 +77,10 @@ class Reduction:
         for index, (one, _, _) in enumerate(_KINDS):
             if op == one and (reduction := _reduction(index, dtype)) is not None:
                 return reduction
-        name = next((_name(one) for one, _, _ in _KINDS if op == one), "such reduction")
+        name = next((_name(one) for one, _, _ in _KINDS if op == one), None)
+        if name is None:
+            names = ", ".join(_name(one) for one, _, _ in _KINDS)
+            raise UsageError(f"there is no such reduction: take one of {names}")
         raise UsageError(f"there is no {name} of {dtype} tensors: convert them first")
 
     def finish(self, values: Vector, size: int) -> None:
@@ -216,7 +219,7 @@ def _segments(values: Float32Array) -> list[Float32Array]:
 
 def sparse_sum(plane: DataPlane, tensor: Tensor) -> None:
     """Replace a sparse COO tensor on every rank by the sum over all ranks; collective."""
-    staged = StagedSparse(tensor, tensor.dtype)
+    staged = StagedSparse(tensor, torch.float32 if tensor.dtype in HALVES else tensor.dtype)
     staged.add_up(allgather_payloads(plane.exchange, staged.payload()))
     with torch.no_grad():  # not detach(): a detached sparse tensor has indices of its own
         tensor.copy_(staged.put_back())

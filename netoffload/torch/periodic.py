@@ -32,6 +32,7 @@ from netoffload.methods import (
 from netoffload.methods.floats import RingReducer
 from netoffload.torch.optimizer import refuse_unfrozen
 from netoffload.torch.options import compare
+from netoffload.torch.staging import added_as
 from netoffload.torch.state import CompressionState
 from netoffload.transport import DataPlane
 
@@ -79,6 +80,8 @@ class Periodic:
         family = "psgd" if self._is_by_changes else name
         self._spec = parse(f"{family}:{','.join(filter(None, (f'p={every}', items)))}", batch=self.state.options.batch)
         self._parameters = [one for one in model.parameters() if one.requires_grad]
+        for one in self._parameters:
+            added_as(one)  # refuses complex numbers
         self._known = set(self._parameters)
         self.state.layers.bucket(self._parameters)
         self._flat = self._gathered()

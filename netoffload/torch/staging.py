@@ -31,17 +31,17 @@ class Staged:
         self._copied: torch.cuda.Event | None = None
         self.half = HALVES.get(tensor.dtype)
         """The tensor's type, if it has 16 bits."""
-        flat, added_as = self.tensor.reshape(-1), _added_as(tensor)
+        flat, summed_as = self.tensor.reshape(-1), added_as(tensor)
         if tensor.is_cuda:
-            self._host = torch.empty(flat.numel(), dtype=added_as, pin_memory=True)
+            self._host = torch.empty(flat.numel(), dtype=summed_as, pin_memory=True)
             stream = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream(tensor.device))
             with torch.cuda.stream(stream):
-                self._host.copy_(flat.to(added_as), non_blocking=True)
+                self._host.copy_(flat.to(summed_as), non_blocking=True)
                 self._copied = stream.record_event()
             flat.record_stream(stream)
         else:
-            self._host = flat.to(added_as)  # the same memory if it has this type
+            self._host = flat.to(summed_as)  # the same memory if it has this type
 
     @property
     def devices(self) -> list[torch.device] | None:
@@ -73,14 +73,13 @@ class StagedSparse:
 
     devices: list[torch.device] | None = None
 
-    def __init__(self, tensor: torch.Tensor, added_as: torch.dtype | None = None) -> None:
-        added_as = _added_as(tensor) if added_as is None else added_as
+    def __init__(self, tensor: torch.Tensor, summed_as: torch.dtype | None = None) -> None:
         if tensor.device.type != "cpu" or tensor.layout is not torch.sparse_coo:
             raise UsageError(
                 f"sparse gradients travel as COO tensors of the CPU, not as {tensor.layout} of {tensor.device}"
             )
         self._dtype = tensor.dtype
-        self._tensor = tensor.detach().to(added_as).coalesce()
+        self._tensor = tensor.detach().to(summed_as or added_as(tensor)).coalesce()
 
     @property
     def octets(self) -> int:
@@ -122,9 +121,14 @@ class StagedSparse:
                 f"a rank sent {len(octets)} octets for a sparse gradient of shape {tuple(like.shape)}"
             )
         cut = count * index_octets
-        indices = octets[:cut].clone().view(torch.int64).view(like.sparse_dim(), count)
-        values = octets[cut:].clone().view(like.dtype).view(count, *dense)
+        indices = _values_of(octets[:cut], torch.int64).view(like.sparse_dim(), count)
+        values = _values_of(octets[cut:], like.dtype).view(count, *dense)
         return torch.sparse_coo_tensor(indices, values, like.shape, check_invariants=True, is_coalesced=True)
+
+
+def _values_of(octets: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    # A copy, which is aligned, and has a stride of 1 even if it is empty: else it cannot be viewed as another type.
+    return torch.empty(len(octets), dtype=torch.uint8).copy_(octets).view(dtype)
 
 
 def lie_together(tensors: Sequence[torch.Tensor]) -> bool:
@@ -137,8 +141,9 @@ def lie_together(tensors: Sequence[torch.Tensor]) -> bool:
     return True
 
 
-def _added_as(tensor: torch.Tensor) -> torch.dtype:
+def added_as(tensor: torch.Tensor) -> torch.dtype:
+    """Return the type in which a tensor's values are added; UsageError if they cannot be."""
     if tensor.dtype not in TYPES:
         names = ", ".join(str(one).removeprefix("torch.") for one in TYPES)
-        raise UsageError(f"gradients of {tensor.dtype} cannot be summed here: {names} can")
+        raise UsageError(f"values of {tensor.dtype} cannot be summed here: {names} can")
     return torch.float64 if tensor.dtype is torch.float64 else torch.float32

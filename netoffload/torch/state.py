@@ -177,7 +177,8 @@ class CompressionState:
             if restored is not None and [restored["rank"], restored["size"]] != here:
                 raise UsageError(
                     f"the state is rank {restored['rank']}'s of {restored['size']}, this is rank {here[0]} of "
-                    f"{here[1]}: load the state that this rank saved"
+                    f"{here[1]}: load the state that this rank saved, or begin without it if there are more or fewer "
+                    "ranks"
                 )
             self._kind = options.compressor or ("a codec" if plane.precision else "no codec")
             self._kind += " and error feedback" * feeds

@@ -110,15 +110,24 @@ def test_ranks_with_other_options_are_an_error_on_all_ranks_that_names_both_in_w
 
 @pytest.mark.slow
 def test_a_wrapped_optimizer_is_saved_copied_hooked_and_scaled_like_a_plain_one(launcher: Launcher) -> None:
-    found = found_by(launcher, "wrapped", "scaler", "accumulated")
+    found = found_by(launcher, "wrapped", "scaler", "accumulated", "failed")
     assert list(found["wrapped"].values()) == [[True] * 6] * 3
     assert list(found["accumulated"].values()) == [[True] * 2] * 3
+    for said in found["failed"].values():
+        assert said[:5] == [[2.0, 2.0], "out of memory", [6.0, 6.0], [2.0, 2.0], "out of memory"]
+        assert said[5].startswith("the last backward() raised after some of its gradients had left")
     assert found["scaler"].keys() == {0, 1, 2}
     for ranks in zip(*found["scaler"].values(), strict=True):  # unscaled by the scaler, by a fused optimizer
         digests, scales, is_near = zip(*ranks, strict=True)
         assert len(set(digests)) == 1  # the infinity of rank 1 made all ranks skip the step
         assert scales == ([1024.0] * 3 + [512.0] * 3,) * 3
         assert is_near == (True,) * 3
+
+
+def test_complex_weights_are_not_averaged() -> None:
+    model = torch.nn.Linear(4, 2, dtype=torch.complex64)
+    with pytest.raises(UsageError, match=r"values of torch.complex64 cannot be summed here"):
+        Periodic(model, torch.optim.SGD(model.parameters(), 0.1), every=2, state=CompressionState(offload="off"))
 
 
 def test_an_optimizer_that_evaluates_the_loss_itself_is_refused() -> None:

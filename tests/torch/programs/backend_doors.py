@@ -154,7 +154,20 @@ def sparse() -> Any:
     expected = [[1.0, 2.0]] * size + [[sum(range(size)), size / 2]]
     none = dist.new_group()
     refused = error_of(lambda: dist.all_reduce(own, dist.ReduceOp.MAX, none), UsageError)
-    return [own.to_dense().tolist() == expected, refused.startswith("sparse tensors can be summed only")]
+    total, found = sum(range(size)), []
+    for dtype in (torch.float32, torch.float16):  # rank 0 has no value
+        index, value = torch.ones(1, min(rank, 1), dtype=torch.int64), torch.full((min(rank, 1),), rank, dtype=dtype)
+        few = torch.sparse_coo_tensor(index, value, (3,))
+        dist.all_reduce(few)
+        found.append(few.dtype == dtype and few.to_dense().tolist() == [0.0, total, 0.0])
+    bools = torch.ones(3, dtype=torch.bool).to_sparse()
+    no_bools = error_of(lambda: dist.all_reduce(bools, group=dist.new_group()), UsageError)
+    return [
+        own.to_dense().tolist() == expected,
+        refused.startswith("sparse tensors can be summed only"),
+        *found,
+        no_bools == "there is no SUM of sparse torch.bool tensors: convert them first",
+    ]
 
 
 def parts() -> Any:

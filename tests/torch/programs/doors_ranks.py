@@ -215,7 +215,8 @@ def kinds(rank: int) -> Any:
         forward, truth = DistributedDataParallel(ours), DistributedDataParallel(theirs)
         forward.register_comm_hook(CompressionState(offload="inline", start_step=2), compress_hook)
         for step in range(3):
-            words = torch.randint(0, 50, (20,), generator=torch.Generator().manual_seed(100 * step + rank))
+            count = 0 if (rank, step) == (0, 1) else 20  # a rank may have no word, so no sparse gradient
+            words = torch.randint(0, 50, (count,), generator=torch.Generator().manual_seed(100 * step + rank))
             for module in (forward, truth):
                 module.zero_grad()
                 (module(words) ** 2).sum().backward()
@@ -454,7 +455,32 @@ def unlike(rank: int) -> Any:
     return said
 
 
-ALL = (doors, pickled, half, death, refusal, kinds, spike, two_models, differing, wrapped, scaler, accumulated, unlike)
+def failed(rank: int) -> Any:
+    """What follows a backward that raises, if all gradients travel together, and if some had left."""
+    said: list[Any] = []
+
+    def fail(_: torch.Tensor) -> None:
+        raise RuntimeError("out of memory")
+
+    for bucket_octets in (4096, 64):
+        first, second = (nn.Parameter(torch.ones(100)) for _ in range(2))
+        plain, state = torch.optim.SGD([first, second], 1.0), CompressionState(offload="off")
+        optimizer = DistributedOptimizer(plain, state, bucket_octets=bucket_octets)
+        for step in range(3):
+            optimizer.zero_grad()
+            middle = first.clone()
+            if step == 1:
+                middle.register_hook(fail)  # type: ignore[no-untyped-call]
+            error = error_of(((middle + second).sum() * (step + 1) * (rank + 1)).backward, (RuntimeError, UsageError))
+            means = [float(one.grad[0]) for one in (first, second) if one.grad is not None]
+            said.append(means if error == "no error" else error)
+    return said
+
+
+ALL = (
+    *(doors, pickled, half, death, refusal, kinds, spike, two_models, differing),
+    *(wrapped, scaler, accumulated, unlike, failed),
+)
 SCENARIOS: dict[str, Callable[[int], Any]] = {one.__name__: one for one in ALL}
 
 
