@@ -3,17 +3,21 @@
 MPI requires that all ranks start their collectives in the same order, so one queue and one thread are enough. A
 blocking call that comes while others are under way waits for its turn. The thread refers to the calls, but not to the
 queue. So the queue is freed with its communicator, and then the thread ends.
+
+A thread that completes torch's Futures is in C++ for a moment after it woke whoever waited. If the interpreter ended
+meanwhile, C++ would end the process by SIGABRT. So a close, and the end of the program, wait for the thread.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic
+from typing import Final, Generic
 
 from netoffload.collectives.announcement import refuse
 from netoffload.config import Offload
@@ -24,6 +28,9 @@ from netoffload.transport.plane import Plane
 from netoffload.transport.wiring.lanes import Lane
 
 Work = Callable[[], None]
+
+ENDING_S: Final = 2.0
+"""Longest time to wait for the thread; a call that hangs keeps it longer."""
 
 _forks = 0  # how often this process is a fork of a fork: 0 in the first one that imports this
 
@@ -105,6 +112,7 @@ class Calls(Generic[Plane]):
         """Fail the calls that have not begun, and close the connections."""
         self._queue.end()
         self.plane.exchange.close()
+        self._queue.join()
 
     def _carry_out(self, call: Callable[[Plane], None], lanes: Sequence[Lane], calling: str) -> None:
         plane, exchange = self.plane, self.plane.exchange
@@ -167,6 +175,10 @@ class CallQueue:
             calls.changed.notify()
         return request
 
+    def join(self) -> None:
+        """Wait until the thread has ended, after :attr:`end`."""
+        self._calls.join()
+
     def _withdraw(self, request: Request) -> bool:
         with self._calls.changed:
             for entry in self._calls.waiting:
@@ -185,6 +197,8 @@ class _Queued:
         self.is_running = False
         self.thread: threading.Thread | None = None
         self._ended = False
+        self._forks = _forks
+        _queues.add(self)
 
     def end(self) -> None:
         with self.changed:
@@ -192,6 +206,18 @@ class _Queued:
             while self.waiting:
                 self.waiting.popleft()[0].fail(PeerLostError("the communicator was closed before this call began"))
             self.changed.notify()
+
+    def join(self) -> None:
+        if self.thread is not None and self.thread is not threading.current_thread():
+            self.thread.join(ENDING_S)
+
+    def finish(self) -> None:
+        """Wait for the calls that have begun or wait, and for the thread, at the end of the program."""
+        if self._forks == _forks:  # a child of a fork has no such thread, and perhaps a lock that nobody releases
+            with self.changed:
+                self._ended = True
+                self.changed.notify()
+            self.join()
 
     def run(self) -> None:
         while True:
@@ -210,3 +236,12 @@ class _Queued:
                 request.complete()
             # The thread may sleep long, and must not keep the call's buffers and communicator alive.
             del request, work
+
+
+_queues: weakref.WeakSet[_Queued] = weakref.WeakSet()
+
+
+@atexit.register
+def _finish() -> None:
+    for one in list(_queues):
+        one.finish()

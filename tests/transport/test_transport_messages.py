@@ -1,5 +1,7 @@
 """Point-to-point messages over real sockets, one thread per rank: matching, backpressure, endings; and requests."""
 
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +15,11 @@ from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport.calls import CallQueue
+from netoffload.transport import Address, AddressRendezvous
+from netoffload.transport.calls import CallQueue, Calls
 from netoffload.transport.messages.mailbox import Mailbox, Message, Receive
 from netoffload.transport.messages.requests import Arrival, Request, wait_all
+from netoffload.transport.plane import DataPlane, Settings, set_up
 from netoffload.transport.rounds.exchange import TcpExchange
 from tests.transport.tcp_ranks import die, run_tcp
 
@@ -337,3 +341,26 @@ def test_calls_queued_from_many_threads_run_one_at_a_time() -> None:
     wait_all(requests)
     assert most == [True] * 200
     queue.end()
+
+
+def test_a_close_and_the_end_of_a_program_wait_for_the_thread_of_calls() -> None:
+    """Its thread is still in a callback when whoever waited for the callback goes on, as with torch's Futures."""
+    woke, ended = threading.Event(), threading.Event()
+
+    def tell(_: Request) -> None:
+        woke.set()
+        ended.wait(0.2)  # nobody sets it yet
+        ended.set()
+
+    with AddressRendezvous([Address("127.0.0.1", 1)], 0, 1.0) as rendezvous:
+        calls = Calls(set_up(rendezvous, "127.0.0.1", Settings(), DataPlane))
+    calls.start(lambda _: None, ()).add_done_callback(tell)
+    assert woke.wait(10)
+    calls.close()
+    assert ended.is_set()
+    program = (
+        "import time; from netoffload.transport.calls import CallQueue; queue = CallQueue(); "
+        "queue.start(lambda: (time.sleep(0.2), print('all')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "all\n"
