@@ -18,7 +18,7 @@ from netoffload.config import Offload, parse_offload
 from netoffload.errors import NetOffloadError
 from netoffload.transport.calls import Calls
 from netoffload.transport.info import CommInfo, with_nic
-from netoffload.transport.plane import Settings
+from netoffload.transport.plane import Settings, is_required
 from netoffload.transport.rendezvous.agreement import Precision
 from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload.transport.wiring.lanes import Lane
@@ -84,7 +84,7 @@ class PlaneComm(MPI.Intracomm):
             timeout_s,
             late_s,
             chunk_octets,
-            require,
+            require or is_required(),
             per_call,
             None if offload is None else parse_offload(offload),
         )

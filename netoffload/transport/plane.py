@@ -70,6 +70,11 @@ ENV_REQUIRE = "NETOFFLOAD_REQUIRE"
 """Environment variable; 1: a call raises an error if a tagged connection was not compressed."""
 
 
+def is_required() -> bool:
+    """Return whether the environment requires compression."""
+    return os.environ.get(ENV_REQUIRE, "0") not in ("", "0")
+
+
 CHUNK_OCTETS_MAX = 2**30
 
 LIMIT_S_MAX = 1e6
@@ -132,14 +137,14 @@ class Settings:
             raise UsageError(f"a chunk of {chunk} octets is less than one float32: give at least 4")
         if chunk is not None and chunk > CHUNK_OCTETS_MAX:
             raise UsageError(f"a chunk of {chunk} octets is too long: give at most {CHUNK_OCTETS_MAX}")
-        require = self.require or os.environ.get(ENV_REQUIRE, "0") not in ("", "0")
-        return replace(
-            self,
-            chunk_octets=chunk,
-            require=require,
-            per_call=self.per_call or require,
-            offload=chosen_offload(self.offload),
-        )
+        offload, require = chosen_offload(self.offload), self.require or is_required()
+        if self.require and offload is Offload.OFF:
+            raise UsageError(
+                f"require=True or ${ENV_REQUIRE} asks for compression, and offload is off: give offload auto, nic or "
+                "inline"
+            )
+        per_call = self.per_call or require
+        return replace(self, chunk_octets=chunk, require=require, per_call=per_call, offload=offload)
 
 
 @dataclass

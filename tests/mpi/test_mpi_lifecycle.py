@@ -87,6 +87,16 @@ def test_a_wrong_value_of_the_environment_is_refused_by_its_name(
         comm.Barrier_comp()
 
 
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_compression_that_is_off_cannot_be_required(by_environment: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if by_environment:
+        monkeypatch.setenv("NETOFFLOAD_REQUIRE", "1")
+        monkeypatch.setenv("NETOFFLOAD_OFFLOAD", "off")
+    options: dict[str, Any] = {} if by_environment else {"require": True, "offload": "off"}
+    with CompComm(MPI.COMM_SELF, **options) as comm, pytest.raises(UsageError, match="and offload is off"):
+        comm.Barrier_comp()
+
+
 def test_what_one_rank_requires_in_vain_is_told_to_all() -> None:
     def body(exchange: TcpExchange) -> None:
         required = exchange.rank == 2

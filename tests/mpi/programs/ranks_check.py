@@ -128,12 +128,20 @@ def check_counts_from_all(comm: CompComm) -> None:
     request = comm.Ireduce_scatter_comp(np.ones(sum(counts), np.float32), part, None, MPI.MAX)
     assert MPI.Request.Waitall([request])
     assert (part == 1).all()
-    try:
-        comm.Reduce_scatter_comp(np.ones(sum(counts) + 1, np.float32), part)
-    except (UsageError, CollectiveError):
-        comm.close()
-    else:
-        raise AssertionError("counts that do not add up were taken")
+    for are_all_wrong in (True, False):
+        is_wrong = are_all_wrong or comm.rank == comm.size - 1
+        try:
+            comm.Reduce_scatter_comp(np.ones(sum(counts) + is_wrong, np.float32), part)
+        except UsageError:
+            assert is_wrong
+        except CollectiveError as error:
+            assert not is_wrong, error
+            assert f"rank {comm.size - 1} refuses its arguments" in str(error)
+        else:
+            raise AssertionError("counts that do not add up were taken")
+        if are_all_wrong:
+            comm.Barrier_comp()  # nothing is closed
+    comm.close()
 
 
 def check_the_users_calls_stay_apart(comm: CompComm) -> None:
