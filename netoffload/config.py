@@ -192,7 +192,7 @@ def check_timeout_s(timeout_s: float) -> None:
 def check_choice(what: str, value: str, choices: tuple[str, ...]) -> str:
     """Return ``value`` if it is one of ``choices``."""
     if value not in choices:
-        if RETIRED.get(value) in choices:
+        if isinstance(value, str) and RETIRED.get(value) in choices:
             raise UsageError(f"{what} {value!r} is retired: use {RETIRED[value]}, its values in fewer octets")
         raise UsageError(f"{what} {value!r} is unknown: choose from {', '.join(choices)}")
     return value

@@ -1,6 +1,7 @@
 """How users write rates, sizes, bounds and choices, and which texts are refused."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -76,6 +77,9 @@ def test_bounds_and_choices() -> None:
     assert check_choice("packing", "a", ("a", "b")) == "a"
     with pytest.raises(UsageError, match="packing 'c' is unknown: choose from a, b"):
         check_choice("packing", "c", ("a", "b"))
+    unhashable: Any = ["a"]
+    with pytest.raises(UsageError, match=r"packing \['a'\] is unknown"):
+        check_choice("packing", unhashable, ("a", "b"))
 
 
 def test_nobody_need_promise_floats_to_a_lossless_codec() -> None:

@@ -11,6 +11,7 @@ and its cases in ``tests/mpi/verify/collectives.py``.
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, cast
@@ -382,7 +383,10 @@ def row(
 
     call.__name__, start.__name__ = name, f"I{name[0].lower()}{name[1:]}"
     call.__doc__, start.__doc__ = plan.__doc__, f"Start :meth:`{name}`."
-    call.__dict__["__wrapped__"] = start.__dict__["__wrapped__"] = plan  # help() shows the plan's signature
+    signature = inspect.signature(plan)
+    own = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *list(signature.parameters.values())[1:]]
+    for method, returned in ((call, None), (start, "CompRequest")):  # help() shows the plan's arguments
+        method.__dict__["__signature__"] = signature.replace(parameters=own, return_annotation=returned)
     return call, start
 
 

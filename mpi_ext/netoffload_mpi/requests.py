@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ class CompRequest(MPI.Request):
     def __init__(self, request: Request) -> None:
         self._request = request
         self._ending = _Ending(request.outcome)
+        self._finishing = threading.Lock()  # MPI ends its part once, though several threads may wait
         self._is_mpis = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
         if self._is_mpis:
             part = MPI.Grequest.Start(_answer_mpi, None, _cancel_nothing, args=(self._ending,))
@@ -180,8 +182,9 @@ class CompRequest(MPI.Request):
 
     def _finish(self, status: MPI.Status | None) -> None:
         self._ending.is_reported = True
-        if self and not MPI.Is_finalized():
-            super().Wait()  # ends MPI's part, which is complete
+        with self._finishing:
+            if self and not MPI.Is_finalized():
+                super().Wait()  # ends MPI's part, which is complete
         if self._request.error is not None:
             raise self._request.error
         self._ending.describe_in(status)

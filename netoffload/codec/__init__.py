@@ -48,7 +48,8 @@ widest code, and all its codes have this width. Up to 256 groups of zeros take t
 
 A payload can be cut after any group, and its last group may be shorter. Where a block header says where the middle is,
 each half is a complete payload. Given floats have exactly one payload: the width is the least, a run is as long as
-possible, and unused bits are 0. A decoder refuses any other payload.
+possible, and unused bits are 0. A decoder refuses any other payload, but takes fields of 1.0 and more, which bounds
+below 8 leave room for, and no encoder makes.
 
 ``exact`` gives back every bit, of float32 and of bf16, in groups of 64 values::
 

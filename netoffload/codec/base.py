@@ -1,7 +1,8 @@
 """A codec: three functions from arrays to arrays, an oracle, and a number on the wire."""
 
+import operator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, SupportsIndex
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class Codec:
         bound_k = check_bound_k(bound_k)
         capacity = -(-values.size // kernels.LANES) * kernels.MAX_BURST_PAYLOAD
         target = np.empty(capacity + kernels.ENCODE_SLACK, np.uint8)
-        source = readable(values.reshape(-1).view(np.uint8))
+        source = readable(np.asarray(values).reshape(-1).view(np.uint8))
         classes = np.zeros(4, np.int64)
         _, length = kernels.encode_fit(
             int(self.codec_id), source, 0, values.size, bound_k, target, 0, capacity, classes
@@ -55,7 +56,10 @@ class Codec:
         """Return the ``count`` floats of ``payload``, or raise :class:`CodecError`."""
         if not isinstance(payload, np.ndarray) or payload.dtype != np.uint8 or payload.ndim != 1:
             raise UsageError("a payload is a vector of uint8: give what encode returned")
-        bound_k = check_bound_k(bound_k)
+        bound_k, given = check_bound_k(bound_k), count
+        if not isinstance(given, SupportsIndex):
+            raise UsageError(f"count is {given!r}: give the number of floats")
+        count = operator.index(given)
         if count > FLOATS_PER_OCTET_MAX * payload.size:
             raise CodecError(f"payload of {payload.size} octets does not hold {count} floats")
         # Kernels read beyond a payload's end, and write whole bursts.
@@ -81,8 +85,8 @@ class Codec:
             raise UsageError(f"out has {target.size} {kind} floats: give {values.size} that may be written")
         if np.may_share_memory(values, target) and values.ctypes.data != target.ctypes.data:
             raise UsageError("out overlaps the values: give the values themselves, or other memory")
-        words = readable(values.reshape(-1).view(np.uint32))
-        kernels.round_trip(int(self.codec_id), words, bound_k, target.reshape(-1).view(np.uint32))
+        words, rounded = (np.asarray(each).reshape(-1).view(np.uint32) for each in (values, target))
+        kernels.round_trip(int(self.codec_id), readable(words), bound_k, rounded)
         return target
 
 

@@ -49,6 +49,9 @@ _S_OCTETS: Final = 4
 
 _TOP: Final = np.float32(MAX_LEVEL)
 
+_FACTOR_MAX: Final = 2**30
+"""Of batch times period; with it s of 2^32 values is 2^30, so levels fit into 32 bits."""
+
 Widths = Uint8Array
 
 
@@ -74,6 +77,8 @@ class Qsgd(Compressor):
         check_choice("rule", self.rule, RULES)
         check_choice("norm", self.norm, tuple(NORMS))
         check_choice("coding", self.coding, CODINGS)
+        if self.batch * self.period > _FACTOR_MAX:
+            raise UsageError(f"batch times period must be at most {_FACTOR_MAX}, not {self.batch * self.period}")
         if self.batch < 1 or self.period < 1 or self.bucket < 0:
             raise UsageError(
                 f"batch and period must be at least 1 and bucket 0 (layers) or more, not {self.batch}, {self.period},"

@@ -125,7 +125,7 @@ def _period(name: str, items: list[str]) -> int:
     """Take ``p=...`` out of a periodic method's parameters."""
     text = _taken("p=", items) or str(PERIOD_DEFAULT)
     if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
-        raise UsageError(f"{name}: p={text} is not a number of iterations, 1 or more")
+        raise UsageError(f"{name}: p={text} is not a number of iterations, 1 to 1000000")
     return int(text)
 
 

@@ -120,6 +120,20 @@ def test_what_is_no_vector_of_octets_is_refused(payload: Any) -> None:
         INCEPTIONN.decode(payload, 8, 10)
 
 
+@pytest.mark.parametrize("count", ["8", 8.0, None])
+def test_a_count_that_is_no_whole_number_is_refused(count: Any) -> None:
+    with pytest.raises(UsageError, match="give the number of floats"):
+        INCEPTIONN.decode(np.zeros(2, np.uint8), count, 10)
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def test_a_matrix_is_an_array() -> None:
+    values = np.full((1, 16), 0.3, np.float32)
+    matrix = np.asmatrix(values)
+    assert INCEPTIONN.encode(matrix, 10).tobytes() == INCEPTIONN.encode(values, 10).tobytes()
+    assert INCEPTIONN.round_trip(matrix, 10).tobytes() == INCEPTIONN.round_trip(values, 10).tobytes()
+
+
 @pytest.mark.parametrize(
     ("payload", "count"),
     [

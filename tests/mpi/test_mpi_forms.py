@@ -1,7 +1,9 @@
 """What mpi4py takes, as it takes it: every form of a buffer specification and of a request, and probes."""
 
 import array
+import inspect
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -169,6 +171,20 @@ def test_our_requests_wait_for_mpis_as_well(alone: CompComm) -> None:
     MPI.COMM_SELF.Send(np.array([5], np.int32), 0, 1)
     assert CompRequest.Waitall(requests, statuses)
     assert (number[0], len(statuses), statuses[1].tag) == (5, 2, 1)
+
+
+def test_several_threads_may_wait_for_one_request(alone: CompComm) -> None:
+    request, statuses = alone.Irecv_comp(np.zeros(6, np.float32), 0, 7), [MPI.Status() for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(request.Wait, status) for status in statuses]
+        alone.Send_comp(SIX, 0, 7)
+        assert all(each.result() for each in waiting)
+    assert [status.tag for status in statuses] == [7] * 4
+
+
+def test_help_shows_the_arguments_of_a_call() -> None:
+    assert str(inspect.signature(CompComm.Bcast_comp)) == "(self, /, buf: 'Any', root: 'int' = 0) -> None"
+    assert str(inspect.signature(CompComm.Ibcast_comp)).endswith("-> 'CompRequest'")
 
 
 def test_an_error_fails_mpis_calls_too(capfd: pytest.CaptureFixture[str]) -> None:

@@ -229,6 +229,9 @@ def test_addresses_are_read_from_a_file(tmp_path: Path) -> None:
         read_addresses(tmp_path / "none")
     with pytest.raises(UsageError, match="rank 2 is not in the list of 2 addresses"):
         AddressRendezvous(read_addresses(path), 2, 1.0)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="no text in UTF-8"):
+        read_addresses(path)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,8 @@ def read_addresses(path: Path) -> list[Address]:
         return parse_addresses(path.read_text(encoding="utf-8").splitlines())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: no text in UTF-8: give a line `HOST:PORT` for each rank") from error
 
 
 class AddressRendezvous:
