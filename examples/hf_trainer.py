@@ -4,6 +4,7 @@ torchrun --nproc-per-node 4 examples/hf_trainer.py
 """
 
 import argparse
+import tempfile
 
 import torch
 from sklearn.datasets import load_digits
@@ -37,6 +38,7 @@ digits = load_digits()
 images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
 samples = [{"pixels": image, "labels": label} for image, label in zip(images, labels, strict=True)]
 settings = TrainingArguments(
+    output_dir=tempfile.gettempdir(),  # nothing is saved
     use_cpu=True,
     max_steps=asked.steps,
     per_device_train_batch_size=32,

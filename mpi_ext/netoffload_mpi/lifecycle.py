@@ -146,6 +146,11 @@ class PlaneComm(MPI.Intracomm):
         """Close the connections."""
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle the settings too; mpi4py does so with COMM_WORLD and COMM_SELF only."""
+        reduced: Any = super().__reduce__()
+        return (*reduced[:2], {"_settings": self._settings})
+
     def _like(self, other: MPI.Comm) -> Self:
         # mpi4py returns some of these as plain Intracomm, whose handle is taken over, and some in this class. Idup's
         # handle is not valid yet, but its object is of this class.

@@ -1,8 +1,11 @@
 """What mpi4py takes, as it takes it: every form of a buffer specification and of a request, and probes."""
 
 import array
+import copy
 import inspect
+import pickle
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -225,6 +228,13 @@ def test_what_is_made_of_a_communicator_has_its_settings(how: str) -> None:
         assert precision is not None
         assert (precision.codec, precision.bound_k, made._settings) == ("inceptionn", 6, comm._settings)
         made.Free()
+
+
+@pytest.mark.parametrize("again", [copy.copy, lambda comm: pickle.loads(pickle.dumps(comm))])
+def test_a_copy_has_the_settings(again: Callable[[CompComm], CompComm]) -> None:
+    with CompComm(MPI.COMM_SELF, codec="exact", bound_k=10, offload="inline") as comm, again(comm) as other:
+        other.Barrier_comp()
+        assert (other == comm, other._settings) == (True, comm._settings)
 
 
 def test_a_communicator_gives_its_duplicates_back() -> None:
