@@ -49,8 +49,8 @@ _S_OCTETS: Final = 4
 
 _TOP: Final = np.float32(MAX_LEVEL)
 
-_FACTOR_MAX: Final = 2**30
-"""Of batch times period; with it s of 2^32 values is 2^30, so levels fit into 32 bits."""
+_S_MAX: Final = 2**30
+"""Largest s: one rounded up fits into 32 bits."""
 
 Widths = Uint8Array
 
@@ -77,8 +77,6 @@ class Qsgd(Compressor):
         check_choice("rule", self.rule, RULES)
         check_choice("norm", self.norm, tuple(NORMS))
         check_choice("coding", self.coding, CODINGS)
-        if self.batch * self.period > _FACTOR_MAX:
-            raise UsageError(f"batch times period must be at most {_FACTOR_MAX}, not {self.batch * self.period}")
         if self.batch < 1 or self.period < 1 or self.bucket < 0:
             raise UsageError(
                 f"batch and period must be at least 1 and bucket 0 (layers) or more, not {self.batch}, {self.period},"
@@ -100,7 +98,13 @@ class Qsgd(Compressor):
         if self.rule == "given":
             return np.full(bounds.size - 1, self.levels, np.float32)
         factor = {"n": 1, "mn": self.batch, "mpn": self.batch * self.period}[self.rule]
+        factor = min(factor, _S_MAX**3)  # as a float it is finite
         levels = np.maximum(np.sqrt(np.diff(bounds) * float(factor)) / 2, 1).astype(np.float32)
+        if (levels > _S_MAX).any():
+            raise UsageError(
+                f"qsgd: rule={self.rule} asks for {levels.max():.3g} levels, at most {_S_MAX} can be: give a smaller "
+                "batch or period"
+            )
         if self.norm == "max" and (levels > MAX_LEVEL).any():
             raise UsageError(
                 f"qsgd: rule={self.rule} asks for {levels.max():.0f} levels, norm=max can have {MAX_LEVEL}: "

@@ -327,3 +327,12 @@ def test_damaged_indices_of_large_values_are_refused() -> None:
             compressor.decode(damaged, layout)
     with pytest.raises(UsageError, match="norm=max can have 32767"):
         registry.parse("qsgd:norm=max,rule=mn,batch=4000000000,bucket=0").make_state(layout)
+
+
+@pytest.mark.parametrize("batch", [10**18, 10**400])
+def test_more_levels_than_32_bits_count_are_refused(batch: int) -> None:
+    few, many = (registry.parse(f"qsgd:norm=l2,rule=mn,bucket=0,batch={one}") for one in (10**15, batch))
+    layout, values = Layout((1000,)), np.random.default_rng(1).standard_normal(1000, dtype=np.float32)
+    assert few.decode(few.encode(values, few.make_state(layout)), layout).size == 1000
+    with pytest.raises(UsageError, match="levels, at most 1073741824 can be"):
+        many.make_state(layout)
