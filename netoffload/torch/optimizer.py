@@ -227,7 +227,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._begin()
             error = UsageError(
                 "the last backward() raised after some of its gradients had left, so ranks may wait for different "
-                "ones: begin again on all ranks, with a new CompressionState and DistributedOptimizer"
+                "ones: call close() of the CompressionState on all ranks, then backward() again"
             )
             self.compression.connected().give_up(error)
             raise error

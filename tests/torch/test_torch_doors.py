@@ -114,8 +114,9 @@ def test_a_wrapped_optimizer_is_saved_copied_hooked_and_scaled_like_a_plain_one(
     assert list(found["wrapped"].values()) == [[True] * 6] * 3
     assert list(found["accumulated"].values()) == [[True] * 2] * 3
     for said in found["failed"].values():
-        assert said[:5] == [[2.0, 2.0], "out of memory", [6.0, 6.0], [2.0, 2.0], "out of memory"]
-        assert said[5].startswith("the last backward() raised after some of its gradients had left")
+        begun, error = ([2.0, 2.0], "out of memory"), said.pop(6)
+        assert said == [*begun, [6.0, 6.0], [8.0, 8.0], *begun, [8.0, 8.0]]
+        assert error.startswith("the last backward() raised after some of its gradients had left")
     assert found["scaler"].keys() == {0, 1, 2}
     for ranks in zip(*found["scaler"].values(), strict=True):  # unscaled by the scaler, by a fused optimizer
         digests, scales, is_near = zip(*ranks, strict=True)

@@ -466,7 +466,9 @@ def failed(rank: int) -> Any:
         first, second = (nn.Parameter(torch.ones(100)) for _ in range(2))
         plain, state = torch.optim.SGD([first, second], 1.0), CompressionState(offload="off")
         optimizer = DistributedOptimizer(plain, state, bucket_octets=bucket_octets)
-        for step in range(3):
+        for step in range(4):
+            if step == 3:
+                state.close()
             optimizer.zero_grad()
             middle = first.clone()
             if step == 1:
