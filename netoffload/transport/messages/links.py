@@ -81,7 +81,11 @@ class Peer:
     def fail_hopeless(self, rank: int, own_rank: int) -> None:
         """Fail the sends that have no connection, and get none because this peer, ``rank``, has closed."""
         if self.has_left and (self.empty or self.messages is None):
-            self.fail(PeerLostError(f"rank {rank} closed its communicator before rank {own_rank} could send to it"))
+            self.fail_sends(rank, own_rank)
+
+    def fail_sends(self, rank: int, own_rank: int) -> None:
+        """Fail the sends to it, because it has closed."""
+        self.fail(PeerLostError(f"rank {rank} closed its communicator before rank {own_rank} could send to it"))
 
     def fail(self, error: Exception) -> None:
         """Fail the sends to it."""

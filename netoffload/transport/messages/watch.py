@@ -202,19 +202,16 @@ class Watch:
             except CollectiveError as error:
                 self._fail(error)
             except OSError as error:
-                self._end_stream(rank, peers[rank], error)
+                self._explain(rank, peers[rank], error)
+                peers[rank].messages = None
+                self._fail_hopeless()
         if self.failure is None:
             for rank, peer in list(peers.items()):
                 try:
                     peer.write_messages()
-                except OSError as error:
-                    self._end_stream(rank, peer, error)
-
-    def _end_stream(self, rank: int, peer: Peer, error: OSError) -> None:
-        """End the messages lane of ``peer``, which broke: if it has closed, only what it leaves undone fails."""
-        self._explain(rank, peer, error)
-        peer.messages = None
-        self._fail_hopeless()
+                except OSError as error:  # if it has closed, what it sent may still be read
+                    self._explain(rank, peer, error)
+                    peer.fail_sends(rank, self.rank)
 
     def _explain(self, rank: int, peer: Peer, error: OSError) -> None:
         """Fail because a connection to ``peer`` broke, unless it has said farewell or does so in a moment."""
