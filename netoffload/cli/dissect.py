@@ -25,7 +25,9 @@ VALUES_PER_LINE = 8
 
 @app.command()
 def dissect(
-    file: Annotated[Path | None, typer.Argument(help="A pcap or pcapng capture.", show_default=False)] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="A pcap or pcapng capture; -: standard input.", show_default=False)
+    ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Stop after LIMIT frames.", show_default="all of them")
     ] = None,
@@ -48,6 +50,7 @@ def dissect(
     from netoffload.dissect.capture import add_to_flows, read_frames
 
     flows: dict[Any, FlowSum] = {}
+    file = Path("/dev/stdin") if str(file) == "-" else file
     with _progress(itertools.islice(read_frames(file, values), limit)) as frames:
         if as_json:
             _print_json(frames, flows)

@@ -193,8 +193,11 @@ def _packets(path: Path) -> Iterator[Packet]:
         for number in itertools.count():
             try:
                 yield reader.read_packet()
-            except EOFError:
-                return
+            except EOFError as error:
+                if not error.args:
+                    return
+                # The compressed file was cut.
+                raise UsageError(f"{path} cannot be read behind frame {number}: {error}") from error
             except (Scapy_Exception, OSError) as error:
                 raise UsageError(f"{path} cannot be read behind frame {number}: {error}") from error
 

@@ -1,5 +1,6 @@
 """``netoffload dissect`` on captures of both formats, on damaged ones, and on files that are no captures."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -207,10 +208,27 @@ def test_what_is_no_capture_is_an_error(
     assert capsys.readouterr().out == ""
 
 
+def test_a_compressed_capture_that_is_cut_is_an_error_behind_what_it_holds(tmp_path: Path, capture: Path) -> None:
+    path = tmp_path / "cut.pcap.gz"
+    whole = gzip.compress(capture.read_bytes(), 0)
+    path.write_bytes(whole[:-20])
+    frames = read_frames(path)
+    assert next(frames).number == 1
+    with pytest.raises(UsageError, match=r"cannot be read behind frame \d+: .* end-of-stream"):
+        list(frames)
+
+
 def process(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "netoffload", "dissect", *words]
     env = {**os.environ, "PYTHONPATH": PYTHONPATH, **more}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, check=False)
+
+
+@pytest.mark.slow
+def test_a_capture_comes_through_a_pipe(capture: Path, dissect: Dissect) -> None:
+    command = [sys.executable, "-m", "netoffload", "dissect", "-", "--limit", "3"]
+    done = subprocess.run(command, stdin=capture.open("rb"), capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == dissect(str(capture), "--limit", "3")
 
 
 @pytest.mark.slow
