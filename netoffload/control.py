@@ -65,6 +65,11 @@ def request(path: str | Path, command: str, timeout_s: float = 5.0, **arguments:
                 conn.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
             with conn.makefile("rb") as lines:
                 answer = json.loads(lines.readline() or b"null")
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise ControlError(
+            f"control socket {path} did not answer {command!r}: no NIC listens there; start it, or name the path of "
+            "its --control"
+        ) from error
     except (OSError, ValueError) as error:
         raise ControlError(f"control socket {path} did not answer {command!r}: {error}") from error
     if not isinstance(answer, dict) or not answer.pop("ok", False):

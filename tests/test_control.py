@@ -75,7 +75,7 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_nobody_there_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ControlError, match="did not answer 'info'"):
+    with pytest.raises(ControlError, match="did not answer 'info': no NIC listens there"):
         request(tmp_path / "none.sock", "info")
 
 
