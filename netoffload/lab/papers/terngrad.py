@@ -363,7 +363,7 @@ PAPER: Final = Paper(
     "The method is as printed, and its means are unbiased without clipping. On LeNet, at the printed length, it costs "
     "3 to 19 of 10,000 test images with 2 to 16 workers. Clipping changes real gradients far more than the Gaussian of "
     "section 3.3. The throughput model lacks printed inputs, so only its form is compared. "
-    "CifarNet, far from its end, loses 0.6 points by TernGrad with 2 workers and 0.2 with 16; seeds differ by 4. "
+    "CifarNet, far from its end, loses 0.6 points with 2 workers, 0.2 with 16; seeds differ by 4. "
     "In `papers` of `train` the last layer stays floats, as section 4.2 advises.",
     (FIG2, FIG3, FIG4, FIG5, TABLES),
 )
