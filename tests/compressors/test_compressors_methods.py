@@ -305,6 +305,7 @@ def test_a_decoder_with_another_s_refuses() -> None:
         registry.parse("qsgd:levels=8").decode(payload, layout)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # by NumPy, where nothing is compiled
 def test_a_length_beyond_float32_is_refused() -> None:
     compressor = registry.parse("qsgd:norm=l2")
     with pytest.raises(NotFiniteError, match="length of the gradient"):
