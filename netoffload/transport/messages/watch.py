@@ -217,9 +217,11 @@ class Watch:
         """Fail because a connection to ``peer`` broke, unless it has said farewell or does so in a moment."""
         if peer.has_left or self._stopping:
             return
-        # Read first: a farewell may have come, and its reason explains more than this error.
+        # Read first: a farewell may have come, and its reason explains more than this error. A heartbeat may be before.
+        until_s = time.monotonic() + self.links.probe_s
         try:
-            self._read_control(rank, peer, self.links.probe_s)
+            while peer.is_watched and (wait_s := until_s - time.monotonic()) > 0:
+                self._read_control(rank, peer, wait_s)
         except CollectiveError as reason:
             self._fail(reason)
         else:
