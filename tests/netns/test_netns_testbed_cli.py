@@ -31,6 +31,9 @@ def test_up_status_exec_down(up: dict[str, object], run_id: str, left_of: Callab
     for words in (["--run", run_id, "n1"], [f"{run_id}/n1"]):
         inside = forked("exec", *words, "--", "sh", "-c", "hostname; exit 7")
         assert (inside.stdout, inside.returncode) == ("n1\n", 7)
+    unlike = forked("exec", "--run", run_id, "another/n1", "--", "true")
+    assert (unlike.returncode, unlike.stdout) == (2, "")
+    assert f"--run {run_id} and another/n1 name two runs: give one" in unlike.stderr
     ended = forked("down", run_id, "--json")
     assert (json.loads(ended.stdout), ended.returncode) == ({"down": [run_id]}, 0)
     assert left_of(run_id) == []

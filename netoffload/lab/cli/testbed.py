@@ -199,6 +199,8 @@ def exec_(
 
     build.check_root()
     of, _, name = node.rpartition("/")
+    if run and of and run != of:
+        raise UsageError(f"--run {run} and {node} name two runs: give one")
     bed = Testbed.attach(build.find_run(run or of or None).run_id)
     chosen = bed.plan.node(name)
     program = command[1:] if command[0] == "--" else command

@@ -85,6 +85,8 @@ def node_counts(text: str) -> tuple[int, ...]:
         raise UsageError(f"{min(found)} nodes exchange nothing: use at least 2")
     if dots:
         least, most = found
+        if least > most:
+            raise UsageError(f"nodes {text!r} end below their beginning: write {most}..{least}")
         doublings = (least << power for power in range(most.bit_length()))
         found = [*(count for count in doublings if count < most), most]
     return tuple(found)
@@ -96,5 +98,7 @@ def rates_bps(text: str) -> tuple[int, ...]:
     if not dots:
         return tuple(parse_rate_bps(word, MOST_GBIT) for word in text.split(","))
     least, most = parse_rate_bps(first, MOST_GBIT), parse_rate_bps(last, MOST_GBIT)
+    if least > most:
+        raise UsageError(f"rates {text!r} end below their beginning: write {last}..{first}")
     between = (10**6 * mbps for mbps in RATES_MBPS)
     return tuple(dict.fromkeys((least, *(rate for rate in between if least < rate < most), most)))

@@ -48,7 +48,13 @@ def test_ranges_have_both_ends() -> None:
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [("--nodes 1", "1 nodes exchange nothing"), ("--nodes many", "'many'"), ("--rate 2000gbit", "outside 1mbit")],
+    [
+        ("--nodes 1", "1 nodes exchange nothing"),
+        ("--nodes many", "'many'"),
+        ("--rate 2000gbit", "outside 1mbit"),
+        ("--nodes 16..4", "write 4..16"),
+        ("--rate 10gbit..1gbit", "write 1gbit..10gbit"),
+    ],
 )
 def test_what_is_no_cluster_is_refused(words: str, message: str) -> None:
     assert message in refusal("model", "scaling", *words.split())
