@@ -268,6 +268,8 @@ def _read_line(kind: type[T], line: str, where: str) -> T:
     if isinstance(record, Record) and not (record.timed_iterations > 0 and record.timing.wall_s.median > 0):
         said = f"{record.timed_iterations} timed iterations of {record.timing.wall_s.median} s"
         raise UsageError(f"{where} is no record of a run: it has {said}")
+    if isinstance(record, Record) and (not record.traffic.nodes or record.peak_memory_octets == ()):
+        raise UsageError(f"{where} is no record of a run: it has no nodes or no ranks")
     return record
 
 

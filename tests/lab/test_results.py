@@ -85,6 +85,8 @@ def changed(path: tuple[str, ...], value: Any) -> str:
         (changed(("traffic", "drops"), {"drop_x": 1.5}), "record.traffic.drops.drop_x is 1.5, not int"),
         (changed(("timing", "wall_s", "median"), 0), "no record of a run: it has [0-9]+ timed iterations of 0.0 s"),
         (changed(("timed_iterations",), 0), "no record of a run: it has 0 timed iterations"),
+        (changed(("traffic", "nodes"), []), "no record of a run: it has no nodes or no ranks"),
+        (changed(("peak_memory_octets",), []), "no record of a run: it has no nodes or no ranks"),
     ],
 )
 def test_a_line_that_is_no_record_is_refused_with_the_place(line: str, says: str) -> None:
