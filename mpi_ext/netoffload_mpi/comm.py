@@ -35,7 +35,8 @@ class CompComm(Catalogue):
 
     After the last two the connections are closed; ``close()`` on every rank lets the next call connect again. Two
     errors of point-to-point calls concern only this rank, and close nothing: ``CollectiveError`` for a message longer
-    than its receive buffer (the message is dropped), and ``PeerLostError`` for a receive from ranks that have closed.
+    than its receive buffer (the message is dropped), and ``PeerLostError`` for a message to or from ranks that have
+    closed.
 
     Args:
         comm: the communicator to extend; default COMM_NULL, as in mpi4py.

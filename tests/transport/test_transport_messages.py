@@ -17,10 +17,12 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport import Address, AddressRendezvous
 from netoffload.transport.calls import CallQueue, Calls
+from netoffload.transport.messages.frames import Frame, Kind
 from netoffload.transport.messages.mailbox import Mailbox, Message, Receive
 from netoffload.transport.messages.requests import Arrival, Request, wait_all
 from netoffload.transport.plane import DataPlane, Settings, set_up
 from netoffload.transport.rounds.exchange import TcpExchange
+from netoffload.transport.wiring.lanes import Lane
 from tests.transport.tcp_ranks import die, run_tcp
 
 
@@ -212,6 +214,33 @@ def test_a_message_that_a_close_cuts_fails_alone(who_closes: str) -> None:
         return True
 
     assert run_tcp(3, body) == [True] * 3
+
+
+def test_a_farewell_behind_a_heartbeat_is_heard() -> None:
+    """A lane broke, and the peer's farewell is still on its way when its heartbeat comes."""
+    big, is_broken = np.zeros(more_than_buffers_hold(), np.float32), threading.Event()
+
+    def body(exchange: TcpExchange) -> None:
+        watch = exchange.watch
+        if exchange.rank == 0:
+            sent = send(exchange, 1, 9, big)
+            receive(exchange, 1, 0, np.zeros(1, np.float32)).wait()  # until the lane stands
+            with watch._lock:
+                watch._links.shut_down([Lane.MESSAGES])
+            is_broken.set()
+            with pytest.raises(PeerLostError, match="rank 1 closed its communicator before"):
+                sent.wait()
+            return
+        assert watch.probe(0, 9, wait=True)
+        send(exchange, 0, 0, np.zeros(1, np.float32)).wait()
+        assert is_broken.wait(10)
+        for kind in (Kind.BEAT, Kind.CLOSED):
+            threading.Event().wait(0.05)  # rank 0 waits for a farewell meanwhile
+            with watch._lock:
+                watch._links.announce(Frame(kind))
+                watch.shared._flush()
+
+    assert run_tcp(2, body) == [None] * 2
 
 
 def test_a_receive_that_a_living_rank_may_satisfy_waits_on() -> None:
