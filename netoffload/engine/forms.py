@@ -7,7 +7,8 @@ values, in a block or in a plain segment. Outside the interval floats are *exact
     exact ........ ROUNDED_FROM ═══ rounded ═══ EXACT_FROM ........ exact
                    │                            │
                    the verdict "floats"         the application stopped inside a float,
-                                                or took its tag off, or sent something else than floats
+                                                or took its tag off, or sent something else than floats,
+                                                or sent urgent data
 
 The state is ``EXACT`` without such an interval, ``ROUNDED`` while it has no end, and ``CLOSING`` when it has one. When
 the peer has acknowledged all of a closed interval, nobody sends it again, and the next new octets begin another one.

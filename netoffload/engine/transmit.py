@@ -297,7 +297,9 @@ def _open(
     """
     new = _new_part(segment, sent)
     rounds = not is_lossless(settings.codec_id)  # a NIC before this one, with another codec, may have begun it
-    _end_rounding(frame, new, is_tagged and rounds, flow, counters)
+    # Programs take an urgent octet out of the stream, and the floats behind it then lie at other places.
+    is_in_place = segment.flags & tcp.URG == 0
+    _end_rounding(frame, new, is_tagged and rounds and is_in_place, flow, counters)
     if flow[flows.FORM] != forms.EXACT:
         return 0
     row = flow[flows.JUDGED :]

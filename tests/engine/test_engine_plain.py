@@ -56,13 +56,22 @@ def test_the_last_float_is_completed_where_all_of_it_is_known(end: int) -> None:
 
 @FAMILIES
 @pytest.mark.parametrize("needs_csum", [True, False])
-@pytest.mark.parametrize("flags", ["CA", "UA"])
-def test_a_flag_that_no_block_has_makes_a_plain_segment_with_the_codecs_values(
-    ipv6: bool, needs_csum: bool, flags: str
+def test_a_congestion_mark_that_no_block_has_makes_a_plain_segment_with_the_codecs_values(
+    ipv6: bool, needs_csum: bool
 ) -> None:
     ends = Ends(ipv6)
     ends.send(0, 1000)
-    assert ends.send(1000, 2000, flags, needs_csum) == [(1000, ROUNDED[1000:2000])]
+    assert ends.send(1000, 2000, "CA", needs_csum) == [(1000, ROUNDED[1000:2000])]
+    assert ends.sender.counts()["bypass_special"] == 1
+
+
+@FAMILIES
+def test_urgent_data_ends_the_rounding_of_what_was_never_sent(ipv6: bool) -> None:
+    ends = Ends(ipv6)
+    ends.send(0, 1000)
+    assert ends.send(600, 1501, "UA") == [(600, ROUNDED[600:1000] + SENT[1000:1501])]  # no octet is held
+    assert ends.send(1501, 1902) == [(1501, SENT[1501:1902])]
+    assert ends.send(400, 1200) == [(400, ROUNDED[400:1000] + SENT[1000:1200])]
     assert ends.sender.counts()["bypass_special"] == 1
 
 
@@ -73,7 +82,7 @@ def test_the_urgent_pointer_still_says_the_same_octet() -> None:
     frame[10 + 14 + 20 + 18 : 10 + 14 + 20 + 20] = (10).to_bytes(2, "big")
     (got,) = ends.sender.from_host(bytes(frame))
     header, payload = tcp_of(got)
-    assert (header.seq, payload, header.urgent) == (FIRST + 1000, ROUNDED[1000:2000], 12)
+    assert (header.seq, payload, header.urgent) == (FIRST + 1000, SENT[1000:2000], 12)
 
 
 def test_one_frame_per_mss_has_whole_floats() -> None:
