@@ -78,7 +78,11 @@ def run(settings: NicProcess) -> int:
         sides = SIDES[settings.trace_side] if settings.trace else 0
         compile_loop()
         engine = _engine_settings(settings, mtu)
-        flows, keeps_table = open_table(_table_path(settings))
+        table_path = _table_path(settings)
+        unmake = stack.enter_context(contextlib.ExitStack())
+        if not table_path.exists():  # a start that fails leaves no file behind
+            unmake.callback(table_path.unlink, missing_ok=True)
+        flows, keeps_table = open_table(table_path)
         diag = _open_diag(settings, stack)
         faults, devices = settings.fault_settings, (host, wire.fileno())
         port = make_port(engine, flows, faults, sides != 0, diag, devices)
@@ -95,6 +99,7 @@ def run(settings: NicProcess) -> int:
         if shared:
             _warn_of_arp(settings)
         stack.enter_context(Notices(port.nic))
+        unmake.pop_all()
         if not stays_root:
             drop(settings.user)
         if new_tap is not None and not settings.ephemeral:

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 from scapy.error import Scapy_Exception
@@ -181,6 +181,26 @@ def read_frames(path: Path, with_values: bool = False) -> Iterator[Frame]:
         yield from _frames(packet, nonces, number, float(packet.time - start), with_values)
 
 
+class _Watched:
+    """A capture file that notes when scapy gets fewer octets than a record has: scapy then says nothing."""
+
+    BEGINNINGS: Final = (4, 16)
+    """What scapy asks for first of a record, pcapng's and pcap's: there a file may end."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.is_cut = False
+
+    def read(self, len_octets: int) -> bytes:
+        octets = self._file.read(len_octets)
+        ends_well = not octets and len_octets in self.BEGINNINGS
+        self.is_cut |= len(octets) < len_octets and not ends_well
+        return octets
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 def _packets(path: Path) -> Iterator[Packet]:
     """Yield the packets of a capture file."""
     try:
@@ -190,14 +210,19 @@ def _packets(path: Path) -> Iterator[Packet]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     with reader:
+        reader.f = file = _Watched(reader.f)
         for number in itertools.count():
             try:
-                yield reader.read_packet()
+                packet = reader.read_packet()
+                if file.is_cut:
+                    raise EOFError
+                yield packet
             except EOFError as error:
-                if not error.args:
+                if not error.args and not file.is_cut:
                     return
-                # The compressed file was cut.
-                raise UsageError(f"{path} cannot be read behind frame {number}: {error}") from error
+                # The file was cut. With a reason, it is a compressed one.
+                why = error.args[0] if error.args else "the file ends inside a record"
+                raise UsageError(f"{path} cannot be read behind frame {number}: {why}") from error
             except (Scapy_Exception, OSError) as error:
                 raise UsageError(f"{path} cannot be read behind frame {number}: {error}") from error
 

@@ -145,6 +145,19 @@ def test_a_file_or_descriptor_that_is_not_ours_ends_it(wire: str, option: str, e
     assert "nottest1" not in os.listdir("/sys/class/net")
 
 
+@pytest.mark.slow
+@needs_root
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_start_that_fails_leaves_no_flow_table_that_was_not_there(wire: str, tmp_path: Path, is_there: bool) -> None:
+    table = tmp_path / "flows.bin"
+    if is_there:
+        table.touch(0o600)
+    words = ["--host", "tap:nottest1", "--wire", "w0", "--wire-netns", wire, f"--flow-table={table}"]
+    done = run(*words, "--control", str(tmp_path / "no" / "such" / "folder" / "nic.sock"))
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert table.exists() == is_there
+
+
 def test_every_counter_is_one_the_engine_or_the_loop_can_reach() -> None:
     import importlib
     import inspect

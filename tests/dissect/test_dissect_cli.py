@@ -1,6 +1,7 @@
 """``netoffload dissect`` on captures of both formats, on damaged ones, and on files that are no captures."""
 
 import gzip
+import itertools
 import json
 import os
 import subprocess
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scapy.layers.inet import IP
+from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
-from scapy.utils import PcapReader, PcapWriter, wrpcap
+from scapy.utils import PcapNgWriter, PcapReader, PcapWriter, wrpcap
 
 from netoffload.cli import app
 from netoffload.codec import CODECS, get
@@ -216,6 +217,29 @@ def test_a_compressed_capture_that_is_cut_is_an_error_behind_what_it_holds(tmp_p
     assert next(frames).number == 1
     with pytest.raises(UsageError, match=r"cannot be read behind frame \d+: .* end-of-stream"):
         list(frames)
+
+
+@pytest.mark.parametrize(
+    ("kind", "left_octets"),
+    # Of a pcapng record that ends behind its 4 octets of type, scapy itself warns.
+    [*itertools.product(["pcap"], [4, 12, 16, 30]), *itertools.product(["pcapng"], [2, 8, 12, 30])],
+)
+def test_a_capture_that_ends_inside_a_record_is_an_error_behind_what_it_holds(
+    tmp_path: Path, kind: str, left_octets: int
+) -> None:
+    path = tmp_path / f"cut.{kind}"
+    lens = []
+    for packets in (1, 2):
+        with (PcapNgWriter if kind == "pcapng" else PcapWriter)(str(path)) as writer:
+            writer.write([Ether() / IP() / TCP()] * packets)
+        assert len(list(read_frames(path))) == packets
+        lens.append(path.stat().st_size)
+    os.truncate(path, lens[0] + left_octets)
+    assert lens[0] + left_octets < lens[1]
+    frames = read_frames(path)
+    assert next(frames).number == 1
+    with pytest.raises(UsageError, match="cannot be read behind frame 1: the file ends inside a record"):
+        next(frames)
 
 
 def process(*words: str, **more: str) -> subprocess.CompletedProcess[str]:

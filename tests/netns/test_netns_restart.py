@@ -52,6 +52,8 @@ def test_a_stream_goes_on_compressed(bed: Testbed) -> None:
         assert sent["tx_raw_octets"] > 0
         assert sent["bypass_unknown_flow"] == 0
         assert received["rx_blocks"] > 0
+        log = (bed.plan.state_dir / "n0.log").read_text()
+        assert log.count("this NIC is started again") == 1
         shown = json.loads(forked("status", bed.plan.run_id, "--json").stdout)["runs"][0]
         assert [node["nic"] for node in shown["nodes"]] == [{"pid": nic["pid"], "alive": True} for nic in restarted]
 

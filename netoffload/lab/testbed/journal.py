@@ -67,7 +67,8 @@ class Journal:
     def create(cls, plan: Plan) -> Journal:
         """Make the run's directory, owned by this process."""
         owner = identify(os.getpid())
-        assert owner is not None
+        if owner is None:
+            raise TestbedError("/proc does not show this process: mount it, `mount -t proc proc /proc`")
         header = {
             "event": "run",
             "run": plan.run_id,

@@ -155,8 +155,9 @@ def _start_all(conns: Sequence[socket.socket], plan: Plan, nodes: Sequence[NodeP
                 reader, writer = os.pipe()
                 stack.callback(os.close, reader)
                 readers.append(reader)
+                ran_before = _log_path(node).exists()
                 with open(os.devnull, "rb") as nothing, open(_log_path(node), "ab", buffering=0) as log_file:
-                    if log_file.tell():  # the output of the NIC that ran before
+                    if ran_before:
                         log_file.write(separator)
                     argv = ["-m", "netoffload_daemon", *nic_argv(plan, node, writer)]
                     fds = nothing.fileno(), log_file.fileno(), log_file.fileno()

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,21 @@ def test_a_run_whose_owner_is_gone_is_stale_unless_detached(tmp_path: Path) -> N
     assert (record.is_stale, record.state) == (True, "owner gone")
     journal.append("detached")
     assert not recorded(tmp_path).is_stale
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a mount namespace")
+def test_without_proc_it_says_what_to_mount(tmp_path: Path) -> None:
+    program = """if True:
+        import pathlib, sys
+        from netoffload.lab.testbed import TestbedSettings, make_plan
+        from netoffload.lab.testbed.journal import Journal
+        Journal.create(make_plan(TestbedSettings(2, 10**8), "abc", pathlib.Path(sys.argv[1])))
+    """
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc; exec "$0" "$@"']
+    command = [*hidden, sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "TestbedError: /proc does not show this process: mount it" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reused_pid_is_not_the_owner(tmp_path: Path) -> None:
