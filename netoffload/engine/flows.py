@@ -159,6 +159,7 @@ _MIXED_MASK: Final = (1 << 30) - 1
 """30 bits: the product with another number of 30 bits stays below 2**63."""
 _HALF_BITS: Final = 12
 """Bits of a hash that choose the first window; the rest choose the second one."""
+_KEYS_TRIED: Final = 4
 _FREE: Final = 5
 """The rank of a slot that no connection has."""
 NOT_FOUND: Final = -1
@@ -187,17 +188,31 @@ def draw_key(flows: Int64Array) -> None:
     flows[KEY_ROW] = np.frombuffer(secrets.token_bytes(8 * FIELDS), np.int64)
 
 
-def rekey(flows: Int64Array) -> None:
-    """Draw a new key for the hash of a table, and move its connections to their new slots."""
-    known = flows[:SLOTS][flows[:SLOTS, IP_VERSION] != 0].copy()
-    flows[:] = 0
-    draw_key(flows)
-    for row in known[np.argsort(known[:, STATE] != OPEN, kind="stable")]:
-        hashed = _hash(flows, FlowKey(*(int(word) for word in row[:KEY_FIELDS])))
-        slots = [int(_slot_of(hashed, probe)) for probe in range(2 * WINDOW)]
-        free = [slot for slot in slots if flows[slot, IP_VERSION] == 0]
-        if free:
-            flows[free[0]] = row
+def rekey(flows: Int64Array) -> int:
+    """Draw a new key for the hash of a table, and move its connections to their new slots; return how many are lost.
+
+    Open connections are moved first, those that were seen last before others. If one of them finds no slot, another
+    key is drawn.
+    """
+    known = flows[:SLOTS][flows[:SLOTS, IP_VERSION] != 0]
+    known = known[np.lexsort((-known[:, LAST_SEEN_NS], known[:, STATE] != OPEN))]
+    for _ in range(_KEYS_TRIED):
+        flows[:] = 0
+        draw_key(flows)
+        lost = known[[not _move(flows, row) for row in known]]
+        if not np.any(lost[:, STATE] == OPEN):
+            break
+    return len(lost)
+
+
+def _move(flows: FlowTable, row: Flow) -> bool:
+    """Put a connection into the emptier of its windows; return whether there was room."""
+    hashed = _hash(flows, FlowKey(*(int(word) for word in row[:KEY_FIELDS])))
+    slots = [[int(_slot_of(hashed, first + probe)) for probe in range(WINDOW)] for first in (0, WINDOW)]
+    free = max(([slot for slot in window if flows[slot, IP_VERSION] == 0] for window in slots), key=len)
+    if free:
+        flows[free[0]] = row
+    return bool(free)
 
 
 @inline_kernel

@@ -22,7 +22,6 @@ from netoffload.codec.kernels import encode_fit, is_lossless
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.engine import flows, forms
-from netoffload.engine.counters import Counter, Counters
 from netoffload.engine.flows import Flow
 from netoffload.engine.segment import Segment, advance, is_before
 
@@ -47,12 +46,12 @@ STEP_MAX: Final = 1 << 20
 
 @inline_kernel
 def may_pay(
-    codec_id: int, frame: Uint8Array, segment: Segment, flow: Flow, counters: Counters, scratch: Uint8Array
+    codec_id: int, frame: Uint8Array, segment: Segment, flow: Flow, classes: Int64Array, scratch: Uint8Array
 ) -> bool:
     """Whether blocks may make a segment shorter, after a look at it if one is due.
 
     Args:
-        counters: int64, indexed by ``Counter``; left unchanged.
+        classes: int64[4] for counts that nobody wants.
         scratch: uint8[8 * SAMPLE_WORDS].
     """
     if flow[flows.PAYS]:
@@ -62,10 +61,7 @@ def may_pay(
         return False
     words = min((segment.payload_len - PHASES + 1) // 4, SAMPLE_WORDS)
     skip = (segment.payload_len - 4 * words - PHASES + 1) // 2
-    classes = counters[Counter.TX_CLASS_0 : Counter.TX_CLASS_32 + 1]
-    before0, before8, before16, before32 = classes[0], classes[1], classes[2], classes[3]
     phase = _find_phase(codec_id, frame, segment.payload_at + skip, words, classes, scratch)
-    classes[0], classes[1], classes[2], classes[3] = before0, before8, before16, before32
     if phase == PHASES:
         look_later(flow, segment)
         return False

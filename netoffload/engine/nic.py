@@ -114,6 +114,7 @@ def make_state(
         agenda=lent.make_agenda(),
         questions=np.zeros(promises.QUESTIONS_LEN, np.int64),
         spans=np.zeros((MAX_WIRE_FRAMES, 2), np.int64),
+        classes=np.zeros(4, np.int64),
         cursor=np.zeros(CURSOR_FIELDS, np.int64),
         headers=np.zeros(HEADERS_LEN, np.uint8),
         pending=np.zeros(PENDING_FIELDS, np.int64),

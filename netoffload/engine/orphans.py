@@ -2,7 +2,7 @@
 
 An earlier NIC may have lent octets (``forms``): the host has an acknowledgement of them, the peer does not have them,
 and their only copy was in that NIC's flow table. Without the table nobody can send them, and the connection would hang
-for ever. Its signs are clear. The host repeats its oldest octet again and again, while the peer asks for one to three
+for ever. Its signs are clear. The host repeats its oldest octet or its FIN again and again, while the peer asks for one to three
 octets before it, which no host with them would leave out. Then the NIC sends the peer an RST. The peer's kernel answers
 the host's next segment with an RST of its own, so both programs get an error.
 
@@ -60,7 +60,7 @@ def is_stuck(segment: Segment, now_ns: int, flow: Flow) -> bool:
     end_seq = advance(segment.seq, segment.payload_len)
     if is_before(flow[flows.NEXT_SEQ], end_seq):
         flow[flows.NEXT_SEQ] = end_seq
-    is_again = segment.seq == flow[flows.UNA] and segment.payload_len > 0
+    is_again = segment.seq == flow[flows.UNA] and (segment.payload_len > 0 or segment.flags & tcp.FIN != 0)
     if is_again and flow[flows.LENT_LEN] and now_ns - flow[flows.RETRY_NS] >= SPACING_NS:
         flow[flows.RETRY_NS] = now_ns
         flow[flows.RETRIES] += 1

@@ -111,8 +111,9 @@ def pack(
     header_len = segment.payload_at - vnet.VNET_LEN
     raw_len = payload_len + pieces * header_len
     before = DATAGRAM_OVERHEAD if sending.in_udp else 0
-    classes = counters[Counter.TX_CLASS_0 : Counter.TX_CLASS_32 + 1]
-    before0, before8, before16, before32 = classes[0], classes[1], classes[2], classes[3]
+    classes = nic.classes
+    for width in range(4):
+        classes[width] = 0
     head = gain.head_of(sending.codec_id, segment, flow)
     blocks = wire_len = wire_at = done = 0
     while done < payload_len:
@@ -129,8 +130,6 @@ def pack(
             or (settings.per_segment and taken < octets)  # one frame per MSS, or none
             or (blocks == MAX_WIRE_FRAMES - 1 and taken < left)
         ):
-            # The segment leaves plain, so its floats are not counted as compressed.
-            classes[0], classes[1], classes[2], classes[3] = before0, before8, before16, before32
             return 0
         path.watch(flow, advance(segment.seq, done), taken, span - vnet.VNET_LEN - ETHERNET_LEN)
         spans[blocks, 0] = wire_at
@@ -141,6 +140,8 @@ def pack(
     if not is_small:
         gain.note_blocks(flow, segment, raw_len, wire_len)
     payload_octets = wire_len - blocks * (header_len + offload.OVERHEAD + sending.mac_len + before)
+    for width in range(4):
+        counters[Counter.TX_CLASS_0 + width] += classes[width]
     counters[Counter.TX_SEGMENTS] += 1
     counters[Counter.TX_RAW_OCTETS] += payload_len
     counters[Counter.TX_PAYLOAD_OCTETS] += payload_octets

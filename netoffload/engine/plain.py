@@ -12,12 +12,11 @@ from __future__ import annotations
 from typing import Final
 
 from netoffload.codec.kernels import MALFORMED, decode, encode_fit
-from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import copy_octets, u8
 from netoffload.engine import flows, forms, network
-from netoffload.engine.counters import Counter, Counters
 from netoffload.engine.flows import Flow
 from netoffload.engine.forms import Fit
 from netoffload.engine.network import IP_AT
@@ -115,15 +114,13 @@ def rounded_part(flow: Flow, segment: Segment) -> tuple[int, int]:
 
 @inline_kernel
 def round_in_place(
-    settings: EngineSettings, frame: Uint8Array, first_at: int, octets: int, scratch: Uint8Array, counters: Counters
+    settings: EngineSettings, frame: Uint8Array, first_at: int, octets: int, scratch: Uint8Array, classes: Int64Array
 ) -> None:
-    """Replace the floats from ``first_at`` on by the codec's values; ``scratch`` is uint8[3 * 4 * _FLOATS].
+    """Replace the floats from ``first_at`` on by the codec's values.
 
-    The counters of classes stay as they are, since these floats are not compressed.
+    ``scratch`` is uint8[3 * 4 * _FLOATS], ``classes`` int64[4] for counts that nobody wants.
     """
     codec_id, bound_k = settings.codec_id, settings.bound_k
-    classes = counters[Counter.TX_CLASS_0 : Counter.TX_CLASS_32 + 1]
-    before0, before8, before16, before32 = classes[0], classes[1], classes[2], classes[3]
     left, at = octets // 4, first_at
     while left > 0:
         floats = min(left, _FLOATS)
@@ -133,7 +130,6 @@ def round_in_place(
         copy_octets(scratch, _DECODED_AT, frame, at, 4 * floats)
         at += 4 * floats
         left -= floats
-    classes[0], classes[1], classes[2], classes[3] = before0, before8, before16, before32
 
 
 @inline_kernel

@@ -50,21 +50,20 @@ def choose(flow: Flow, segment: Segment, again: int, now_ns: int, counters: Coun
         put_on_probation(flow, now_ns)
         return PLAIN
     if una == flow[flows.PLAIN_UNA]:
-        return _take_turns(flow, segment.seq, end_seq, counters) if is_at_edge else PLAIN
+        return _take_turns(flow, segment.seq, end_seq) if is_at_edge else PLAIN
     if flow[flows.IS_PROBING]:
         if again and is_before(segment.seq, flow[flows.PROBE_END]) and is_before(flow[flows.PROBE_SEQ], end_seq):
             put_on_probation(flow, now_ns)
         return PLAIN
     if again or now_ns < flow[flows.PLAIN_UNTIL_NS]:
         return PLAIN
-    _begin_probe(flow, segment.seq, end_seq, counters)
+    _begin_probe(flow, segment.seq, end_seq)
     return BLOCKS
 
 
 @inline_kernel
-def note_no_gain(flow: Flow, counters: Counters) -> None:
+def note_no_gain(flow: Flow) -> None:
     """Note that a segment leaves plain because blocks would not be smaller: its arrival says nothing about blocks."""
-    counters[Counter.TX_PROBES] -= flow[flows.IS_PROBING]
     flow[flows.IS_PROBING] = flow[flows.RETRIES] = 0
 
 
@@ -97,18 +96,17 @@ def _count(flow: Flow, now_ns: int) -> None:
 
 
 @inline_kernel
-def _take_turns(flow: Flow, seq: int, end_seq: int, counters: Counters) -> int:
+def _take_turns(flow: Flow, seq: int, end_seq: int) -> int:
     """Nothing has arrived since probation began: try a block after every plain segment."""
     flow[flows.RETRIES] += 1
     if flow[flows.RETRIES] & 1:
         flow[flows.IS_PROBING] = 0
         return PLAIN
-    _begin_probe(flow, seq, end_seq, counters)
+    _begin_probe(flow, seq, end_seq)
     return SMALL_BLOCKS
 
 
 @inline_kernel
-def _begin_probe(flow: Flow, seq: int, end_seq: int, counters: Counters) -> None:
-    counters[Counter.TX_PROBES] += 1
+def _begin_probe(flow: Flow, seq: int, end_seq: int) -> None:
     flow[flows.IS_PROBING] = 1
     flow[flows.PROBE_SEQ], flow[flows.PROBE_END] = seq, end_seq

@@ -291,6 +291,8 @@ def _heed(frame: Uint8Array, tcp_at: int, now_ns: int, flow: Flow, counters: Cou
     is_repeated = is_before(una, flow[flows.REPEATED_END]) and flow[flows.FORM] != forms.EXACT
     if is_before(ack, told) or (told != una and is_repeated):
         _put_echo(frame, tcp_at, flow[flows.HOST_TSVAL])
+    if not is_before(flow[flows.UNA], flow[flows.REPEATED_END]):
+        flow[flows.REPEATED_END] = flow[flows.UNA]  # numbers further apart than 2**31 cannot be compared
 
 
 @inline_kernel

@@ -120,7 +120,7 @@ def transmit(nic: NicState, frame: Uint8Array, length: int, now_ns: int, wire: U
     reason = Counter.BYPASS_UNKNOWN_FLOW.value if segment.payload_len else Counter.BYPASS_NO_PAYLOAD.value
     counters[reason if is_tagged else Counter.BYPASS_UNTAGGED.value] += 1
     if slot == NOT_FOUND:
-        if is_tagged and segment.payload_len:
+        if is_tagged and (segment.payload_len or segment.flags & tcp.FIN):  # a host may have only its FIN left to repeat
             orphans.adopt(nic.flows, key, segment, now_ns)
     elif orphans.is_stuck(segment, now_ns, nic.flows[slot]):
         spans[0, 0], spans[0, 1] = 0, orphans.reset(frame, segment, nic.flows[slot], wire)
@@ -148,7 +148,7 @@ def _send(
     sent = _note(frame, segment, now_ns, flow)
     plain.align_window(frame, segment, flow)
     reason = _refuse(settings, frame, segment, is_tagged, flow)
-    reason = reason or _open(settings, frame, segment, is_tagged, sent, flow, counters, wire)
+    reason = reason or _open(settings, frame, segment, is_tagged, sent, flow, nic, wire)
     is_zeros = reason == Counter.BYPASS_UNDECIDED.value and _is_zeros(frame, segment, flow)
     if reason != 0 and not is_zeros and not forms.needs_lead(flow, segment.seq):
         lent.note_segment(frame, segment, sent.again, now_ns, flow, nic.agenda)
@@ -180,11 +180,12 @@ def _send(
         while how != probation.PLAIN:
             frames = pack(nic, source, part, flow, now_ns, how == probation.SMALL_BLOCKS, wire)
             if frames > 0:
+                counters[Counter.TX_PROBES] += flow[flows.IS_PROBING]
                 return frames
             # The headers of small blocks may cost more than the codec saves.
             how = probation.BLOCKS if how == probation.SMALL_BLOCKS else probation.PLAIN
             if how == probation.PLAIN:
-                probation.note_no_gain(flow, counters)
+                probation.note_no_gain(flow)
                 gain.look_later(flow, part)
                 reason = Counter.BYPASS_NO_GAIN.value
     elif reason == 0:
@@ -193,7 +194,7 @@ def _send(
     counters[reason] += 1
     flow[flows.BYPASSED] += 1
     if end > first:
-        plain.round_in_place(settings, source, part.payload_at + first, end - first, wire, counters)
+        plain.round_in_place(settings, source, part.payload_at + first, end - first, wire, nic.classes)
     fitting = plain.fit_path(part, path.datagram_max(flow, settings.mtu[0], now_ns))
     if end == first and not is_rebuilt and fitting.gso_size == part.gso_size:
         return FORWARD
@@ -244,15 +245,17 @@ def _refuse(settings: EngineSettings, frame: Uint8Array, segment: Segment, is_ta
 
 
 @inline_kernel
-def _end_rounding(frame: Uint8Array, new: Segment, may_round: bool, flow: Flow, counters: Counters) -> None:
-    """Send new octets exact from now on if they may not be rounded any more, or if they cannot be floats."""
+def _end_rounding(
+    frame: Uint8Array, new: Segment, may_round: bool, next_seq: int, flow: Flow, counters: Counters
+) -> None:
+    """Send all from ``next_seq`` on exact if new octets may not be rounded any more, or if they cannot be floats."""
     if flow[flows.FORM] != forms.ROUNDED or new.payload_len <= 0:
         return
     if may_round:
         if not _is_implausible(frame, new, flow):
             return
         counters[Counter.TX_REJUDGED] += 1
-    forms.end_at_new(flow, new.seq)
+    forms.end_at_new(flow, next_seq)
     judgement.judge_again(flow[flows.JUDGED :], new.seq)
 
 
@@ -286,7 +289,7 @@ def _open(
     is_tagged: bool,
     sent: Sent,
     flow: Flow,
-    counters: Counters,
+    nic: NicState,
     scratch: Uint8Array,
 ) -> int:
     """Decide whether the segment may become blocks: begin to round floats if that may be, or end it if it must be.
@@ -295,11 +298,13 @@ def _open(
         0 if floats of the connection are rounded, also if only earlier ones are, or if a lossless codec may make the
         segment shorter; otherwise the counter that says why not.
     """
-    new = _new_part(segment, sent)
+    counters, new = nic.counters, _new_part(segment, sent)
     rounds = not is_lossless(settings.codec_id)  # a NIC before this one, with another codec, may have begun it
     # Programs take an urgent octet out of the stream, and the floats behind it then lie at other places.
     is_in_place = segment.flags & tcp.URG == 0
-    _end_rounding(frame, new, is_tagged and rounds and is_in_place, flow, counters)
+    # Octets that were lost on the way to this NIC come as a repetition, at which nobody looks: they must leave exact.
+    has_all = distance(sent.next_seq, new.seq) == 0
+    _end_rounding(frame, new, is_tagged and rounds and is_in_place and has_all, sent.next_seq, flow, counters)
     if flow[flows.FORM] != forms.EXACT:
         return 0
     row = flow[flows.JUDGED :]
@@ -308,7 +313,7 @@ def _open(
     if segment.payload_len == 0 or segment.flags & ~offload.SEGMENT_FLAGS:
         return Counter.BYPASS_SPECIAL.value
     if not rounds:
-        may_pay = gain.may_pay(settings.codec_id, frame, segment, flow, counters, scratch)
+        may_pay = gain.may_pay(settings.codec_id, frame, segment, flow, nic.classes, scratch)
         return 0 if may_pay else Counter.BYPASS_NO_GAIN.value
     promise = flow[flows.PROMISE]
     if promise == promises.REFUSED or promise == promises.NO_SOCKET:
@@ -321,6 +326,10 @@ def _open(
         return Counter.BYPASS_UNDECIDED.value
     if sent.again:
         return Counter.BYPASS_EXACT.value  # some of these octets left exact before: rounding begins with new ones
+    if _is_implausible(frame, new, flow):  # the verdict may come from its first words alone
+        counters[Counter.TX_REJUDGED] += 1
+        judgement.judge_again(row, new.seq)
+        return Counter.BYPASS_EXACT.value
     forms.begin_rounding(flow, segment.seq)
     return 0
 

@@ -183,6 +183,14 @@ def test_rekeying_keeps_every_connection_and_moves_it() -> None:
     assert (table[:SLOTS, flows.IP_VERSION] != 0).sum() == 300
 
 
+def test_rekeying_keeps_three_thousand_open_connections() -> None:
+    table = flows.make_flows()
+    for number in range(3000):
+        table[flows.make_slot(table, key(number), number), flows.STATE] = OPEN
+    assert [flows.rekey(table) for _ in range(3)] == [0, 0, 0]
+    assert (table[:SLOTS, flows.STATE] == OPEN).sum() == 3000
+
+
 def test_rekeying_a_full_table_keeps_the_open_ones_first() -> None:
     table = flows.make_flows()
     fill(table, CLOSED, 3 * SLOTS)

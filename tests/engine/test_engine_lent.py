@@ -8,7 +8,9 @@ import pytest
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
+from netoffload.engine import flows
 from netoffload.engine.flows import HELD, HELD_FLOATS, SLOTS
+from netoffload.engine.segment import advance, is_before
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.vnet import VNET_LEN
 from tests.engine.frames import make_segment, tcp_of
@@ -236,3 +238,15 @@ def test_more_cut_floats_than_there_is_room_for_leave_the_oldest_and_the_last() 
     assert ends.acknowledge(400) == 402
     last = 402 * count
     assert ends.send(last, last + 402) == [(last & ~3, ROUNDED[last & ~3 : last + 402 & ~3])]
+
+
+def test_a_stream_without_repetitions_keeps_the_peers_echoes_after_two_gigabytes() -> None:
+    ends = Ends()
+    ends.send(0, 1000)
+    (slot,) = np.flatnonzero(ends.sender.table[:SLOTS, flows.IP_VERSION])
+    row = ends.sender.table[slot]
+    for _ in range(5):
+        assert not is_before(int(row[flows.UNA]), int(row[flows.REPEATED_END]))
+        ack = row[flows.NEXT_SEQ] = advance(int(row[flows.NEXT_SEQ]), 2**30)
+        ends.sender.from_wire([make_segment(seq=6, ack=ack, to_client=True)])
+        assert row[flows.UNA] == ack

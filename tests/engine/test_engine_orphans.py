@@ -23,20 +23,22 @@ def hear(nic: Nic, ack: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("gap", [1, 2, 3])
-def test_a_connection_whose_lent_octets_are_gone_is_reset(gap: int) -> None:
+@pytest.mark.parametrize(("payload", "flags"), [(b"12345678", "A"), (b"", "FA")])
+def test_a_connection_whose_lent_octets_are_gone_is_reset(gap: int, payload: bytes, flags: str) -> None:
     nic = Nic()
     for attempt in range(orphans.RETRIES_MAX + 1):
         nic.now_ns += SECOND_NS
-        sent = make_segment(b"12345678", seq=SEQ)
+        sent = make_segment(payload, seq=SEQ, flags=flags)
         assert nic.from_host(sent) == [sent], f"attempt {attempt} crosses unchanged"
         hear(nic, -gap)
     nic.now_ns += SECOND_NS
-    (reset,) = send(nic)
-    header, payload = tcp_of(reset)
-    assert (header.seq, header.flags, payload) == (SEQ - gap, tcp.RST | tcp.ACK_FLAG, b"")
+    (reset,) = send(nic, payload=payload, flags=flags)
+    header, octets = tcp_of(reset)
+    assert (header.seq, header.flags, octets) == (SEQ - gap, tcp.RST | tcp.ACK_FLAG, b"")
     assert (header.sport, header.dport, header.ack) == (40_000, 5001, 6)
     assert nic.counts()["tx_resets"] == 1
-    assert nic.counts()["bypass_unknown_flow"] == orphans.RETRIES_MAX + 2
+    reason = "bypass_unknown_flow" if payload else "bypass_no_payload"
+    assert nic.counts()[reason] == orphans.RETRIES_MAX + 2
 
 
 @pytest.mark.parametrize("ack", [-5, -4, 0, 4, 8])

@@ -13,7 +13,7 @@ from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.vnet import NEEDS_CSUM, VNET_LEN
 from tests.engine.frames import make_segment, tcp_of
 from tests.engine.linux_tcp import split
-from tests.engine.nic_pair import FAMILIES, FIRST, FIRST_NONCE, ISN, Nic
+from tests.engine.nic_pair import FAMILIES, FIRST, FIRST_NONCE, ISN, Nic, connect
 from tests.engine.stream_ends import ROUNDED, SENT, Ends, check_sum
 from tests.shared.example_counts import examples
 from tests.shared.formats import parse_block, parse_ipv4
@@ -73,6 +73,32 @@ def test_urgent_data_ends_the_rounding_of_what_was_never_sent(ipv6: bool) -> Non
     assert ends.send(1501, 1902) == [(1501, SENT[1501:1902])]
     assert ends.send(400, 1200) == [(400, ROUNDED[400:1000] + SENT[1000:1200])]
     assert ends.sender.counts()["bypass_special"] == 1
+
+
+TEXT = (b"The quick brown fox jumps over the lazy dog. " * 40)[:1400]
+
+
+def test_what_was_lost_on_the_way_to_the_nic_leaves_exact_when_it_comes() -> None:
+    ends = Ends()
+    ends.send(0, 1000)
+    assert ends.send(2400, 3000) == [(2400, SENT[2400:3000])]  # the host sent 1000 to 2400 too
+    lost = make_segment(TEXT, seq=FIRST + 1000)
+    (got,) = ends.receiver.from_wire(ends.sender.from_host(lost))
+    assert tcp_of(got)[1] == TEXT
+    assert ends.send(3000, 3400) == [(3000, SENT[3000:3400])]
+    assert ends.send(400, 1000) == [(400, ROUNDED[400:1000])]
+
+
+@pytest.mark.parametrize("floats", [256, 300])
+def test_a_segment_that_begins_with_floats_and_goes_on_with_text_leaves_exact(floats: int) -> None:
+    client, server = Nic(), Nic()
+    connect(client, server, judged=False)
+    payload = SENT[: 4 * floats] + TEXT
+    (got,) = server.from_wire(client.from_host(make_segment(payload, seq=FIRST)))
+    assert tcp_of(got)[1] == payload
+    assert client.counts()["tx_rejudged"] == 1
+    after = make_segment(TEXT, seq=FIRST + len(payload))
+    assert server.from_wire(client.from_host(after)) == [after]
 
 
 def test_the_urgent_pointer_still_says_the_same_octet() -> None:

@@ -134,6 +134,7 @@ def make_memory() -> Memory:
         agenda=words(AGENDA_FIELDS),
         questions=words(QUESTIONS_LEN),
         spans=words(MAX_WIRE_FRAMES, 2),
+        classes=words(4),
         cursor=words(CURSOR_FIELDS),
         headers=octets(HEADERS_LEN),
         pending=words(PENDING_FIELDS),
