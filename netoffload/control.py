@@ -70,7 +70,7 @@ def request(path: str | Path, command: str, timeout_s: float = 5.0, **arguments:
             f"control socket {path} did not answer {command!r}: no NIC listens there; start it, or name the path of "
             "its --control"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ControlError(f"control socket {path} did not answer {command!r}: {error}") from error
     if not isinstance(answer, dict) or not answer.pop("ok", False):
         reason = answer.get("error", "no answer") if isinstance(answer, dict) else "no answer"

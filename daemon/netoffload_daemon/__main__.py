@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ from netoffload_daemon.metrics import serve_metrics
 from netoffload_daemon.notices import Notices
 from netoffload_daemon.port import RX, TX, LoopSettings, Port, make_port, make_second, make_settings
 from netoffload_daemon.privileges import ROOT, drop, find_user, forgo
+from netoffload_daemon.sockets import Diag, make_diag
 from netoffload_daemon.table import IN_MEMORY, default_path, open_table
 from netoffload_daemon.trace import SIDES, TraceFile
 from netoffload_daemon.trouble import HOST_GONE, STOPPED, WIRE_GONE
@@ -70,6 +72,11 @@ def run(settings: NicProcess) -> int:
         host, new_tap = _open_host(settings, stack, program)
         wire, mtu = open_packet(settings.wire, settings.wire_netns, program=program)
         stack.enter_context(wire)
+        table_path = _table_path(settings)
+        flows, keeps_table, is_new = open_table(table_path)  # is locked by a NIC that has these devices already
+        unmake = stack.enter_context(contextlib.ExitStack())
+        if is_new:  # a start that fails leaves no file behind
+            unmake.callback(table_path.unlink, missing_ok=True)
         bypass = None
         if program or _have_filters(settings):  # a killed NIC may have left some
             bypass = stack.enter_context(KernelBypass(settings))
@@ -78,11 +85,6 @@ def run(settings: NicProcess) -> int:
         sides = SIDES[settings.trace_side] if settings.trace else 0
         compile_loop()
         engine = _engine_settings(settings, mtu)
-        table_path = _table_path(settings)
-        unmake = stack.enter_context(contextlib.ExitStack())
-        if not table_path.exists():  # a start that fails leaves no file behind
-            unmake.callback(table_path.unlink, missing_ok=True)
-        flows, keeps_table = open_table(table_path)
         diag = _open_diag(settings, stack)
         faults, devices = settings.fault_settings, (host, wire.fileno())
         port = make_port(engine, flows, faults, sides != 0, diag, devices)
@@ -148,12 +150,15 @@ def _table_path(settings: NicProcess) -> Path:
     return default_path(settings.host_name, settings.host_netns)
 
 
-def _open_diag(settings: NicProcess, stack: contextlib.ExitStack) -> int:
-    """Return a descriptor on which the loop asks for the ToS of the host's sockets; -1 where the operator promises."""
+def _open_diag(settings: NicProcess, stack: contextlib.ExitStack) -> Diag:
+    """Return how the loop asks for the ToS of the host's sockets; not at all where the operator promises."""
     if not settings.asks_sockets:
-        return -1
+        return make_diag()
     netns = settings.socket_netns or settings.host_netns
-    diag = stack.enter_context(open_sock_diag(netns))
+    diag, interface = stack.enter_context(open_sock_diag(netns)), 0
+    if not settings.host_is_veth and settings.socket_netns is None:
+        with in_netns(netns):
+            interface = socket.if_nametoindex(settings.host_name)
     if reflects_tos(netns):
         log.say(
             "tos_reflected",
@@ -161,7 +166,7 @@ def _open_diag(settings: NicProcess, stack: contextlib.ExitStack) -> int:
             "socket may be a router's: set it to 0",
             level="warning",
         )
-    return diag.fileno()
+    return make_diag(diag.fileno(), interface)
 
 
 def _warn_of_arp(settings: NicProcess) -> None:

@@ -83,7 +83,9 @@ class KernelBypass:
         for redirect, frames, octets in self._ways:
             with contextlib.suppress(NetlinkRefusedError):
                 moved = redirected(self._wire, redirect)
-                counters[frames], counters[octets] = moved.frames, moved.octets
+                # The kernel counts frames in 32 bits, and octets in 64.
+                counters[frames] += (moved.frames - counters[frames]) & 0xFFFFFFFF
+                counters[octets] = moved.octets
 
     def _open(self) -> None:
         paths = [path or OWN_NETNS for path in (self._settings.host_netns, self._settings.wire_netns)]

@@ -134,13 +134,13 @@ def make_port(
     flows: Int64Array | None = None,
     faults: FaultSettings | None = None,
     traced: bool = False,
-    diag: int = -1,
+    diag: Diag | None = None,
     devices: tuple[int, int] = (-1, -1),
 ) -> Port:
     """Return buffers, and counters at zero.
 
-    ``diag`` is the descriptor on which the host's kernel is asked about sockets, ``devices`` are those of the host's
-    device and of the wire; -1: there is none.
+    ``diag`` says how the host's kernel is asked about sockets; ``devices`` are the descriptors of the host's device and
+    of the wire, -1: there is none.
     """
     ring_words = RING_WORDS if traced else 1
     out_messages, out_vectors = libc.make_messages(2 * MAX_WIRE_FRAMES)
@@ -151,7 +151,7 @@ def make_port(
         host=host,
         wire=wire,
         nic=make_state(engine, flows, _make_rows(REBUILT_ROWS, HOST_SEGMENT_LEN, _PAYLOAD_AT)),
-        diag=make_diag(diag),
+        diag=make_diag() if diag is None else diag,
         host_in=host_in,
         host_messages=host_messages,
         host_vectors=host_vectors,

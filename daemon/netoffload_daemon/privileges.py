@@ -97,7 +97,10 @@ def _clear_capabilities() -> None:
 
 def _check_every_thread() -> None:
     for task in _TASKS.iterdir():
-        lines = (task / "status").read_text().splitlines()
+        try:
+            lines = (task / "status").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):  # a thread that answered a client has ended
+            continue
         status = dict(line.split(":", 1) for line in lines if ":" in line)
         left = [name for name in _SETS if int(status[name], 16) != 0]
         if left:

@@ -33,10 +33,14 @@ class Diag(NamedTuple):
     answer: Uint8Array
 
 
-def make_diag(descriptor: int = -1) -> Diag:
-    """Return the memory for questions; without a descriptor every question stays open."""
-    answer = np.zeros(sock_diag.ANSWER_ROOM, np.uint8)
-    return Diag(np.array([descriptor], np.int64), sock_diag.make_request(), answer)
+def make_diag(descriptor: int = -1, interface: int = 0) -> Diag:
+    """Return the memory for questions; without a descriptor every question stays open.
+
+    ``interface`` is the index of the host's device where its sockets are, 0 if it is not known.
+    """
+    answer, request = np.zeros(sock_diag.ANSWER_ROOM, np.uint8), sock_diag.make_request()
+    request[sock_diag.INTERFACE_AT : sock_diag.INTERFACE_AT + 4] = np.array([interface], np.uint32).view(np.uint8)
+    return Diag(np.array([descriptor], np.int64), request, answer)
 
 
 @kernel

@@ -15,10 +15,11 @@ and the boot to which its times belong. A file with another line, or of another 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -51,35 +52,49 @@ def default_path(host: str, netns: str | None) -> Path:
     return FOLDER / f"{host}-{netns_cookie(netns)}.bin"
 
 
-def open_table(path: Path) -> tuple[Int64Array, bool]:
-    """Return the flow table in the file at ``path`` (``IN_MEMORY``: in no file), and whether it outlives the process.
+class OpenTable(NamedTuple):
+    """A flow table, whether it outlives the process, and whether its file was made for it."""
+
+    flows: Int64Array
+    outlives: bool
+    is_new: bool
+
+
+def open_table(path: Path) -> OpenTable:
+    """Return the flow table in the file at ``path`` (``IN_MEMORY``: in no file), which is locked while it is mapped.
 
     The table is empty if there is no file, or if the file had to be set aside. It is in memory only if the file cannot
     be used at all (no room, no such folder, a read-only file system). A line on stderr reports both cases. The hash of
-    the table has a new key. A file that is not this user's flow table stays unchanged, and is a :class:`DeviceError`.
+    the table has a new key. A file that is not this user's flow table, or that another NIC has locked, stays unchanged,
+    and is a :class:`DeviceError`.
     """
     if path == IN_MEMORY:
-        return make_flows(), False
+        return OpenTable(make_flows(), outlives=False, is_new=False)
     try:
         if path.parent == FOLDER:
             FOLDER.mkdir(mode=0o700, exist_ok=True)
-        return _open_file(path), True
+        return _open_file(path)
     except OSError as error:
         kept = "this NIC keeps its flows in memory and forgets them when it ends"
         _warn("flow_table_unusable", f"flow table {path} cannot be used ({error.strerror}): {kept}", path)
-        return make_flows(), False
+        return OpenTable(make_flows(), outlives=False, is_new=False)
 
 
-def _open_file(path: Path) -> Int64Array:
-    header = _header()
+def _open_file(path: Path) -> OpenTable:
+    header, is_new = _header(), not os.path.lexists(path)
     if not _is_usable(path, header):
         _make(path, header)
     with open(path, "r+b", opener=_open_own) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the mapping has a duplicate of the descriptor
+        except BlockingIOError as error:
+            raise DeviceError(f"flow table {path} is in use by another NIC: stop it, or name another file") from error
         os.posix_fallocate(file.fileno(), 0, _FILE_LEN)
         flows = np.asarray(np.memmap(file, np.int64, "r+", offset=HEADER_LEN, shape=(ROWS, FIELDS)))
-    rekey(flows)
+    if lost := rekey(flows):
+        _warn("flows_lost", f"flow table {path} had no room for {lost} of its connections under a new key", path)
     reopen(flows)
-    return flows
+    return OpenTable(flows, outlives=True, is_new=is_new)
 
 
 def _open_own(path: str, flags: int) -> int:

@@ -6,6 +6,7 @@ changes, Numba would still use the old code. So the name of the cache folder has
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -118,10 +119,19 @@ def _compiled(function: F, **options: Any) -> F:
 
 
 def _kept_if_possible(dispatcher: Any) -> Any:
-    """Let a kernel serve this process also if the disk is full and cannot keep it; return the kernel."""
+    """Let a kernel serve this process also if the disk cannot keep it, or kept it badly; return the kernel."""
     if JIT_DISABLED:
         return dispatcher
-    save = dispatcher._cache.save_overload
+    save, load = dispatcher._cache.save_overload, dispatcher._cache.load_overload
+
+    def load_or_warn(signature: Any, context: Any) -> Any:
+        try:
+            return load(signature, context)
+        except Exception:  # a file that a loss of power has cut may raise anything
+            _warn_that_a_file_is_damaged()
+            with contextlib.suppress(OSError):
+                dispatcher._cache.flush()
+            return None
 
     def save_or_warn(signature: Any, compiled: Any) -> None:
         try:
@@ -129,8 +139,15 @@ def _kept_if_possible(dispatcher: Any) -> Any:
         except OSError as error:
             _warn_that_nothing_is_kept(str(error.strerror))
 
-    dispatcher._cache.save_overload = save_or_warn
+    dispatcher._cache.save_overload, dispatcher._cache.load_overload = save_or_warn, load_or_warn
     return dispatcher
+
+
+@functools.cache
+def _warn_that_a_file_is_damaged() -> None:
+    log.say(
+        "kernels_damaged", f"files in {CACHE_DIR} cannot be read: their kernels are compiled again", level="warning"
+    )
 
 
 @functools.cache

@@ -42,6 +42,8 @@ SPORT_AT: Final = 24
 DPORT_AT: Final = 26
 SRC_AT: Final = 28
 DST_AT: Final = 44
+INTERFACE_AT: Final = 60
+"""The device of sockets that are bound to one, or whose addresses are link-local; the kernel finds all others too."""
 
 # Octets of an answer.
 ANSWER_ROOM: Final = 1024

@@ -2,9 +2,9 @@
 
 An earlier NIC may have lent octets (``forms``): the host has an acknowledgement of them, the peer does not have them,
 and their only copy was in that NIC's flow table. Without the table nobody can send them, and the connection would hang
-for ever. Its signs are clear. The host repeats its oldest octet or its FIN again and again, while the peer asks for one to three
-octets before it, which no host with them would leave out. Then the NIC sends the peer an RST. The peer's kernel answers
-the host's next segment with an RST of its own, so both programs get an error.
+for ever. Its signs are clear. The host repeats its oldest octet or its FIN again and again, while the peer asks for one
+to three octets before it, which no host with them would leave out. Then the NIC sends the peer an RST. The peer's
+kernel answers the host's next segment with an RST of its own, so both programs get an error.
 
 An orphan's slot gives way to every connection with a handshake.
 """

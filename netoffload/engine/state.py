@@ -51,8 +51,8 @@ class NicState(NamedTuple):
         questions: the slots whose sockets the caller is to ask, int64[QUESTIONS_LEN] of ``promises``.
         spans: int64[MAX_WIRE_FRAMES, 2]: start and length of each wire frame that a call has written. For a bundle
             (``encapsulation.is_bundle``), start and length of each of its pieces.
-        classes: int64[4], the floats of the segment that is being encoded, by the octets that they take. A reader of the
-            counters never sees a float of a segment that leaves plain after all.
+        classes: int64[4], the floats of the segment that is being encoded, by the octets that they take. The counters
+            get them only if the segment leaves as blocks.
         cursor: which block of a frame from the wire is next, int64[CURSOR_FIELDS].
         headers: the headers of that frame, uint8[HEADERS_LEN].
         pending: the segment that is being rebuilt, int64[PENDING_FIELDS].

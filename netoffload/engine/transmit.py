@@ -120,7 +120,8 @@ def transmit(nic: NicState, frame: Uint8Array, length: int, now_ns: int, wire: U
     reason = Counter.BYPASS_UNKNOWN_FLOW.value if segment.payload_len else Counter.BYPASS_NO_PAYLOAD.value
     counters[reason if is_tagged else Counter.BYPASS_UNTAGGED.value] += 1
     if slot == NOT_FOUND:
-        if is_tagged and (segment.payload_len or segment.flags & tcp.FIN):  # a host may have only its FIN left to repeat
+        # A host may have only its FIN left to repeat.
+        if is_tagged and (segment.payload_len or segment.flags & tcp.FIN):
             orphans.adopt(nic.flows, key, segment, now_ns)
     elif orphans.is_stuck(segment, now_ns, nic.flows[slot]):
         spans[0, 0], spans[0, 1] = 0, orphans.reset(frame, segment, nic.flows[slot], wire)

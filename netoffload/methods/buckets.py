@@ -58,8 +58,8 @@ class Unsent(dict[int, Float32Array]):
         self.update(zip(layers, layout_of(self._layout, layers).split(left), strict=True))
 
     def memory(self) -> Memory:
-        """Return all residuals, for :meth:`remember`."""
-        return {"unsent": [(layer, values.tobytes()) for layer, values in self.items()]}
+        """Return all residuals that have values, for :meth:`remember`."""
+        return {"unsent": [(layer, values.tobytes()) for layer, values in self.items() if values.size]}
 
     def remember(self, memory: Memory) -> None:
         """Hold what :meth:`memory` returned, and nothing else."""

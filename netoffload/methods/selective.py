@@ -220,6 +220,8 @@ class SelectiveReducer(GradientReducer):
         power, before = (
             sum(sizes[layer] * 4.0**-exponent for layer, exponent in one.items()) for one in (exponents, known)
         )
+        if before == 0:  # layers without values
+            return False
         rise = max(exponent - known[layer] for layer, exponent in exponents.items())
         return rise > RISE_MAX or not 4.0**-JUMP_MAX <= power / before <= 4.0**JUMP_MAX
 

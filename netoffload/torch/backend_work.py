@@ -8,6 +8,7 @@ thread that carries calls out could not settle it, because it would wait for its
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,16 @@ from netoffload.transport import Request
 MAX_SETTLING: Final = 64
 """Futures whose callbacks may run at the same time."""
 
-_settling = ThreadPoolExecutor(MAX_SETTLING, thread_name_prefix="netoffload-future")
+_settling: ThreadPoolExecutor
+
+
+def _begin_settling() -> None:
+    global _settling
+    _settling = ThreadPoolExecutor(MAX_SETTLING, thread_name_prefix="netoffload-future")
+
+
+_begin_settling()
+os.register_at_fork(after_in_child=_begin_settling)  # the pool counts on threads that a child does not have
 
 Class = TypeVar("Class", bound=type)
 

@@ -61,10 +61,18 @@ class Layers:
         self._is_closed = True
 
     def expect(self, sizes: Sequence[int]) -> None:
-        """Expect a model with parameters of these sizes; UsageError if a known one has another."""
-        self._sizes = tuple(sizes)
-        for at, (name, parameter) in enumerate(zip(self.names, self._parameters, strict=True)):
-            self._check(at, name, parameter)
+        """Expect a model with parameters of these sizes; UsageError, and no change, if a known one has another."""
+        before, self._sizes = self._sizes, tuple(sizes)
+        try:
+            for at, (name, parameter) in enumerate(zip(self.names, self._parameters, strict=True)):
+                self._check(at, name, parameter)
+            if (self.are_named or self._is_closed) and len(self._sizes) != len(self.names):
+                raise UsageError(
+                    f"the model that was saved has {len(self._sizes)} parameters, this one has {len(self.names)}"
+                )
+        except UsageError:
+            self._sizes = before
+            raise
 
     @property
     def layout(self) -> Layout:

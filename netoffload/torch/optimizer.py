@@ -21,8 +21,10 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from netoffload.errors import UsageError
 from netoffload.methods.buckets import cut
@@ -43,6 +45,10 @@ def _of_wrapped(name: str) -> property:
         lambda self, value: setattr(self.optimizer, name, value),
         lambda self: delattr(self.optimizer, name),
     )
+
+
+_hooks: Any = WeakTensorKeyDictionary()
+"""By parameter, the handle of the hook of the wrapper that was made last."""
 
 
 class _Pass:
@@ -67,7 +73,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     Buckets are cut once, from the last parameter to the first, and travel in this order on all ranks. Gradients that
     lie one after the other in one memory are summed there, without a copy. A parameter that a rank did not use has a
-    gradient of zeros there, and gets the mean like any other. Sparse gradients become dense.
+    gradient of zeros there, and gets the mean like any other. One that a rank has frozen keeps its ``grad`` there.
+    Sparse gradients become dense. A wrapper takes the place of an earlier one of the same parameters.
 
     Hooks, state and ``state_dict()`` are the wrapped optimizer's. What this rank remembers of its gradients is in
     ``compression.state_dict()``. A deep copy of model and optimizer together goes on by itself, with connections of its
@@ -93,6 +100,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 f"{type(optimizer).__name__} evaluates the loss as often as each rank's own loss says, so ranks would "
                 "make different calls: take an optimizer whose step() needs no closure"
             )
+        if not isinstance(backward_passes_per_step, int) or backward_passes_per_step < 1:
+            raise UsageError(f"backward_passes_per_step={backward_passes_per_step!r}: give a whole number of 1 or more")
         self.optimizer = optimizer
         self.compression = state or CompressionState(named_parameters=named_parameters)
         parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
@@ -107,7 +116,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._is_synchronised = False
         self._begin()
         for one in parameters:
-            one.register_post_accumulate_grad_hook(self._arrived)
+            if (earlier := _hooks.get(one)) is not None:
+                earlier.remove()  # two wrappers would sum one gradient twice
+            _hooks[one] = one.register_post_accumulate_grad_hook(self._arrived)
 
     def __getattr__(self, name: str) -> Any:
         """Return what ``Optimizer.__init__`` would have set, which did not run here, such as hooks."""
@@ -143,16 +154,30 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return
         self._refuse_after_error()
         self._start(len(self._buckets))
+        try:
+            self._put_back()
+        except BaseException as error:
+            if isinstance(error, Exception):  # the other buckets lie in gradients that the next pass changes
+                for _, request in self._under_way:
+                    with contextlib.suppress(Exception):
+                        request.wait()
+            self._begin()
+            raise
+        self._begin()
+        self._is_synchronised = True
+
+    def _put_back(self) -> None:
+        """Wait for the buckets under way, and make every ``grad`` the mean."""
         for bucket, (staged, request) in zip(self._buckets, self._under_way, strict=True):
             request.wait()
             mean = staged.put_back()
             for one, part in zip(bucket, torch.split(mean, [one.numel() for one in bucket]), strict=True):
+                if not one.requires_grad:  # frozen since: a gradient of zeros would let momentum and decay move it
+                    continue
                 if one.grad is None or one.grad.is_sparse:
                     one.grad = torch.empty_like(one)
                 if one.grad.data_ptr() != part.data_ptr():
                     one.grad.copy_(part.view_as(one))
-        self._begin()
-        self._is_synchronised = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Wait for the means, and take a step; ``closure`` includes backward, and returns the loss."""
@@ -262,9 +287,9 @@ def broadcast_parameters(
 ) -> None:
     """Give all ranks the root's tensors, exact, in place; collective.
 
-    ``parameters`` are ``model.state_dict()`` or ``model.named_parameters()``: tensors of any type, of the same names,
-    sizes and types on all ranks. Values that are not tensors are left alone. Without the ``state`` whose connections to
-    use, the ranks of ``group`` connect for this call.
+    ``parameters`` are ``model.state_dict()`` or ``model.named_parameters()``: dense tensors of any type, of the same
+    names, sizes and types on all ranks. Values that are not tensors are left alone. Without the ``state`` whose
+    connections to use, the ranks of ``group`` connect for this call.
     """
     named = parameters.items() if isinstance(parameters, Mapping) else parameters
     tensors = [value.detach() for _, value in named if isinstance(value, torch.Tensor)]
@@ -290,11 +315,10 @@ def broadcast_optimizer_state(
     Collective. The other ranks' optimizers may be new, of the same class and parameters, wrapped or not. Connections
     are those of :func:`broadcast_parameters`.
     """
-    saved = io.BytesIO()
-    torch.save(optimizer.state_dict(), saved)
+    saved = _saved(optimizer)
     with _connected(state, group) as one:
         is_root = one.weights().plane.exchange.rank == root
-        octets = torch.frombuffer(saved.getbuffer(), dtype=torch.uint8)
+        octets = torch.frombuffer(saved, dtype=torch.uint8)
         length = torch.tensor([len(octets)])
         broadcast_parameters([("length", length)], root, state=one)
         if not is_root:
@@ -304,6 +328,17 @@ def broadcast_optimizer_state(
         optimizer.load_state_dict(torch.load(io.BytesIO(octets.numpy().tobytes()), weights_only=True))
 
 
+def _saved(optimizer: torch.optim.Optimizer) -> bytearray:
+    """Return an optimizer's state as a file that ``torch.load`` reads with ``weights_only``."""
+    file, held = io.BytesIO(), optimizer.state_dict()
+    held["param_groups"] = [  # numbers of NumPy are nothing that it reads
+        {name: value.item() if isinstance(value, np.generic) else value for name, value in group.items()}
+        for group in held["param_groups"]
+    ]
+    torch.save(held, file)
+    return bytearray(file.getbuffer())
+
+
 @contextlib.contextmanager
 def _connected(state: CompressionState | None, group: dist.ProcessGroup | None) -> Iterator[CompressionState]:
     """Give the caller's state, or one for as long as the body runs."""
@@ -311,6 +346,7 @@ def _connected(state: CompressionState | None, group: dist.ProcessGroup | None) 
         yield state
         return
     with contextlib.closing(CompressionState(group)) as own:
+        own.expect_no_gradient()
         yield own
 
 

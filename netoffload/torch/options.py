@@ -74,6 +74,8 @@ class Options:
         object.__setattr__(self, "scale", checked_scale(self.scale))
         if self.start_step < 0:
             raise UsageError(f"start_step {self.start_step} is less than 0: it is a number of steps")
+        if not 0 <= self.seed < 2**64:
+            raise UsageError(f"seed {self.seed} is outside 0..2^64 - 1")
         if self.compressor is not None and (self.codec, self.bound) != (None, None):
             raise UsageError("a compressor takes the place of a codec: give compressor, or codec and bound, not both")
         if self.min_octets < 0:

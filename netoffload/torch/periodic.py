@@ -80,12 +80,17 @@ class Periodic:
         family = "psgd" if self._is_by_changes else name
         self._spec = parse(f"{family}:{','.join(filter(None, (f'p={every}', items)))}", batch=self.state.options.batch)
         self._parameters = [one for one in model.parameters() if one.requires_grad]
+        if not self._parameters:
+            raise UsageError("no parameter of the model learns: Periodic has nothing to average")
         for one in self._parameters:
             added_as(one)  # refuses complex numbers
         self._known = set(self._parameters)
         self.state.layers.bucket(self._parameters)
         self._flat = self._gathered()
+        self._has_begun = False
+        """Whether ``_flat`` is the base of the next average; until the first step the caller may change the weights."""
         self._method: WeightExchange | None = None
+        self._plane: DataPlane | None = None
         self._memory: dict[str, Any] | None = None
         self._steps = 0
         self._kind = name if outer is None else f"{name} with an outer optimizer"
@@ -94,6 +99,9 @@ class Periodic:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the optimizer's step, and average if it is time; all ranks call it together."""
         refuse_unfrozen(self.model.parameters(), self._known, "Periodic")
+        if not self._has_begun:
+            self._gather()
+            self._has_begun = True
         loss = self.optimizer.step(closure) if closure is not None else self.optimizer.step()
         self._steps += 1
         self.state.count(self._flat.nbytes, is_last=True)
@@ -127,13 +135,15 @@ class Periodic:
         """Take over what :meth:`state_dict` returned on this rank."""
         if (kind := state.get("kind", self._kind)) != self._kind:
             raise UsageError(f"the state was saved with {kind}, this run has {self._kind}: give it the same method")
-        flat = np.frombuffer(state["synchronised"], np.float32)
+        if missing := sorted({"steps", "synchronised", "method"} - state.keys()):
+            raise UsageError(f"the state has no {', '.join(missing)}: it was not made by state_dict(), or is cut")
+        flat = np.frombuffer(state["synchronised"][: len(state["synchronised"]) & ~3], np.float32)
         if flat.shape != self._flat.shape:
             raise UsageError(f"the state belongs to a model of {flat.size} parameters, this one has {self._flat.size}")
         self._flat[:] = flat
         self._steps, self._memory = state["steps"], state["method"]
-        if self._method is not None and self._memory is not None:
-            self._method.remember(self._memory)
+        self._has_begun = self._steps > 0
+        self._method = None
 
     def _average(self) -> None:
         # The optimizer has applied the gradient already: the method gets none, and its update fetches the weights.
@@ -142,10 +152,13 @@ class Periodic:
 
     def _exchange(self, call: Callable[[WeightExchange], None]) -> None:
         """Call the method, and take over the weights that it leaves."""
+        plane = self.state.connected().plane
+        if self._method is not None and self._plane is not plane:  # the state was closed, and has connected anew
+            self._memory, self._method = self._method.memory(), None
         if self._method is None:
             # Not with the options that a state compares when it connects: it may be connected already.
             compare(self._allgather, self._compared)
-            self._method = self._made(self.state.connected().plane)
+            self._method, self._plane = self._made(plane), plane
             if self._memory is not None:
                 self._method.remember(self._memory)
         method = self._method

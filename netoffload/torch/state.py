@@ -30,6 +30,8 @@ T = TypeVar("T")
 FORMAT: Final = 1
 """Format number of what :meth:`CompressionState.state_dict` returns."""
 
+_SAVED: Final = {"rank", "size", "sizes", "step", "cut", "exact", "method", "memory"}
+
 LANES: Final = (Lane.TAGGED, Lane.UNTAGGED)
 
 
@@ -142,6 +144,10 @@ class CompressionState:
         """Count a bucket of gradients of ``octets`` as float32; the last one of a step counts the step."""
         self._octets += octets
         self._step += is_last
+        self.expect_no_gradient()
+
+    def expect_no_gradient(self) -> None:
+        """Wait for no first gradient any more: one has come, or the state carries only weights."""
         if self.first is not None:
             self.first.came()
             self.first = None
@@ -231,12 +237,17 @@ class CompressionState:
     def load_state_dict(self, state: Memory) -> None:
         """Take over what :meth:`state_dict` returned.
 
-        UsageError if another model did. The next gradient raises one if another rank or another method did.
+        That of a state to which no gradient had come lets this one begin anew. UsageError if another model did. The
+        next gradient raises one if another rank or another method did.
         """
         if not state:
+            self._reducer = self._restored = None
+            self._step, self._cut = 0, []
             return
         if state.get("format") != FORMAT:
             raise UsageError(f"the state has format {state.get('format')}; this program reads {FORMAT}")
+        if missing := sorted(_SAVED - state.keys()):
+            raise UsageError(f"the state has no {', '.join(missing)}: it was not made by state_dict(), or is cut")
         self.layers.expect(state["sizes"])
         self._reducer, self._restored = None, state
         self._step, self._cut = state["step"], [tuple(bucket) for bucket in state["cut"]]
@@ -247,7 +258,8 @@ class CompressionState:
             self._weights.close()
             self._weights = None
         if (calls := self._calls) is not None:
-            self.load_state_dict(self.state_dict())
+            if held := self.state_dict():
+                self.load_state_dict(held)
             self._calls = None
             calls.close()
 

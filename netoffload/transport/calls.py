@@ -21,7 +21,7 @@ from typing import Final, Generic
 
 from netoffload.collectives.announcement import refuse
 from netoffload.config import Offload
-from netoffload.errors import NetOffloadError, PeerLostError, UsageError
+from netoffload.errors import ControlError, NetOffloadError, PeerLostError, UsageError
 from netoffload.transport.info import CommInfo, NicShare, with_nic
 from netoffload.transport.messages.requests import Request
 from netoffload.transport.plane import Plane
@@ -98,15 +98,17 @@ class Calls(Generic[Plane]):
         self.last_info = done
         if not plane.settings.per_call:
             return
-        reading = plane.account.read()
-        self.last_info = with_nic(done, reading, self._share)
-        self._share = reading[0] if reading else None
-        if plane.settings.require and plane.offload is Offload.NIC:
-            try:
+        try:
+            reading = plane.account.read()
+            self.last_info = with_nic(done, reading, self._share)
+            self._share = reading[0] if reading else None
+            if plane.settings.require and plane.offload is Offload.NIC:
                 plane.account.require_compression(plane.exchange.stopwatch.aside_octets)
-            except NetOffloadError as error:  # only this rank knows: the others must not wait for it in their next call
-                plane.exchange.abort(error)
-                raise
+        except NetOffloadError as error:
+            if isinstance(error, ControlError) and not plane.settings.require:
+                return  # the call is over on all ranks, and its info lacks the NIC's part
+            plane.exchange.abort(error)  # only this rank knows: the others must not wait for it in their next call
+            raise
 
     def close(self) -> None:
         """Fail the calls that have not begun, and close the connections."""
@@ -168,11 +170,15 @@ class CallQueue:
         """Carry out ``work`` after all work that was started earlier."""
         request, calls = Request(self._withdraw), self._calls
         with calls.changed:
-            calls.waiting.append((request, work))
-            if calls.thread is None:
-                calls.thread = threading.Thread(target=calls.run, name="collectives", daemon=True)
-                calls.thread.start()
-            calls.changed.notify()
+            if not (has_ended := calls.has_ended):
+                if calls.thread is None:
+                    thread = threading.Thread(target=calls.run, name="collectives", daemon=True)
+                    thread.start()  # may fail, and then nothing waits
+                    calls.thread = thread
+                calls.waiting.append((request, work))
+                calls.changed.notify()
+        if has_ended:
+            request.fail(_too_late())
         return request
 
     def join(self) -> None:
@@ -188,6 +194,10 @@ class CallQueue:
         return False
 
 
+def _too_late() -> PeerLostError:
+    return PeerLostError("the communicator was closed before this call began")
+
+
 class _Queued:
     """What the queue and its thread share."""
 
@@ -196,15 +206,15 @@ class _Queued:
         self.waiting: deque[tuple[Request, Work]] = deque()
         self.is_running = False
         self.thread: threading.Thread | None = None
-        self._ended = False
+        self.has_ended = False
         self._forks = _forks
         _queues.add(self)
 
     def end(self) -> None:
         with self.changed:
-            self._ended = True
+            self.has_ended = True
             while self.waiting:
-                self.waiting.popleft()[0].fail(PeerLostError("the communicator was closed before this call began"))
+                self.waiting.popleft()[0].fail(_too_late())
             self.changed.notify()
 
     def join(self) -> None:
@@ -215,7 +225,7 @@ class _Queued:
         """Wait for the calls that have begun or wait, and for the thread, at the end of the program."""
         if self._forks == _forks:  # a child of a fork has no such thread, and perhaps a lock that nobody releases
             with self.changed:
-                self._ended = True
+                self.has_ended = True
                 self.changed.notify()
             self.join()
 
@@ -223,7 +233,7 @@ class _Queued:
         while True:
             with self.changed:
                 self.is_running = False
-                self.changed.wait_for(lambda: self.waiting or self._ended)
+                self.changed.wait_for(lambda: self.waiting or self.has_ended)
                 if not self.waiting:
                     return
                 self.is_running = True  # set before the call leaves the queue: is_idle reads both without the lock

@@ -383,7 +383,11 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
             lanes = (Lane.TAGGED,) if settings.only_moves else TAGGED_LANES
             exchange = wire_up(rendezvous.rank, offers, listeners, agreed.marking.tos, *limits, agreed.coding, lanes)
             _keep(key, Shared(exchange.watch.shared, offers, own.marking))
-    return _plane_of(kind, exchange, agreed, offers, settings)
+    try:
+        return _plane_of(kind, exchange, agreed, offers, settings)
+    except BaseException as error:  # the other ranks have their planes, and would wait for this one in their first call
+        exchange.abort(error)
+        raise
 
 
 def wire_up(

@@ -176,3 +176,20 @@ def test_kernels_that_a_full_disk_cannot_keep_run_all_the_same(tmp_path: Path) -
     done = python(str(program), env={"NUMBA_CACHE_DIR": str(tmp_path / "kernels")})
     said = f"netoffload: warning: compiled kernels cannot be kept in {tmp_path}/kernels: File too large\n"
     assert (done.stdout, done.stderr) == ("41\n", said)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(jit.JIT_DISABLED, reason="nothing is compiled")
+def test_a_file_that_was_cut_is_compiled_anew_with_one_line(tmp_path: Path) -> None:
+    program, folder = tmp_path / "program.py", tmp_path / "kernels"
+    text = (
+        "from netoffload.compiled.jit import kernel\n@kernel\ndef once(value):\n    return value + 1\nprint(once(1))\n"
+    )
+    program.write_text(text)
+    said = []
+    for is_cut in (False, True, False):
+        for index in folder.rglob("*.nbi") if is_cut else ():
+            index.write_bytes(b"")
+        done = python(str(program), env={"NUMBA_CACHE_DIR": str(folder)})
+        said.append((done.stdout, done.stderr.count("cannot be read")))
+    assert said == [("2\n", 0), ("2\n", 1), ("2\n", 0)]

@@ -1,6 +1,7 @@
 """Which ToS real sockets have: the loop's questions against what the program set."""
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterator
 
@@ -24,7 +25,9 @@ FAMILIES = {"ipv4": (socket.AF_INET, "127.0.0.1"), "ipv6": (socket.AF_INET6, "::
 
 
 @contextlib.contextmanager
-def connection(family: str, tos: int) -> Iterator[tuple[socket.socket, socket.socket, socket.socket]]:
+def connection(
+    family: str, tos: int, device: bytes = b""
+) -> Iterator[tuple[socket.socket, socket.socket, socket.socket]]:
     """A listener, a connected socket with this ToS, and the socket that was accepted."""
     number, address = FAMILIES[family]
     with socket.socket(number) as listener, socket.socket(number) as near:
@@ -37,6 +40,8 @@ def connection(family: str, tos: int) -> Iterator[tuple[socket.socket, socket.so
             near.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
         else:
             near.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
+        if device:
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
         near.connect(listener.getsockname())
         far, _ = listener.accept()
         with far:
@@ -105,3 +110,11 @@ def test_a_question_that_cannot_be_asked_stays_open(asking: NicState) -> None:
     answer_questions(asking, make_diag(-1))
     assert asking.flows[slot, flows.PROMISE] == promises.UNASKED
     assert engine.count_questions(asking) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to bind a socket to a device")
+def test_a_socket_that_is_bound_to_the_hosts_device_is_found(asking: NicState) -> None:
+    with connection("ipv4", 0x28, device=b"lo") as (_, near, _), open_sock_diag(None) as diag:
+        slot = know(asking, near.getsockname(), near.getpeername())
+        answer_questions(asking, make_diag(diag.fileno(), socket.if_nametoindex("lo")))
+        assert asking.flows[slot, flows.PROMISE] == promises.BY_SOCKET

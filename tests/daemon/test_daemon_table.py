@@ -71,6 +71,7 @@ def test_another_table_of_ours_is_set_aside(tmp_path: Path, damage: str, capsys:
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert f"flow table {path} is of another version or boot, or damaged: set aside as {old}" in said
+    del found
     table.open_table(path)
     assert capsys.readouterr().err == ""
 
@@ -180,3 +181,15 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path, has_target: bool) -> No
     with pytest.raises(DeviceError, match="is a symbolic link"):
         table.open_table(path)
     assert target.exists() == has_target
+
+
+def test_a_table_that_another_nic_has_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "flows.bin"
+    first = table.open_table(path).flows
+    learn(first, FIRST, 4711)
+    before = first.copy()
+    with pytest.raises(DeviceError, match="is in use by another NIC: stop it, or name another file"):
+        table.open_table(path)
+    assert np.array_equal(first, before)
+    del first
+    assert table.open_table(path).outlives

@@ -1,15 +1,19 @@
 """The packages for torch on real ranks: replicas agree, runs go on to the bit, errors name the lost rank; restarts."""
 
+import copy
+import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from netoffload.errors import UsageError
 from netoffload.torch import CompressionState, DistributedOptimizer, Options, Outer, Periodic
+from netoffload.torch.optimizer import _saved
 from netoffload.transport.rendezvous.launchers import set_rank_environment
 from tests.shared.ports import free_port
 from tests.torch.launcher import Launcher
@@ -287,3 +291,149 @@ def test_buckets_of_earlier_steps_are_kept_where_they_fill_one() -> None:
     assert state._pieces((0, 1)) == [(1, 0)]
     assert state._pieces((2, 0, 1)) == [(2, 0, 1)]
     assert state._pieces((0, 1)) == [(0, 1)]
+
+
+def _wrapped(model: torch.nn.Module, **options: Any) -> DistributedOptimizer:
+    """A wrapper for one rank, which needs no other."""
+    state = CompressionState(**{"offload": "off", "named_parameters": model.named_parameters(), **options})
+    return DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.01), state)
+
+
+def _step(optimizer: Any, model: torch.nn.Module, value: float = 1.0) -> None:
+    optimizer.zero_grad()
+    model(torch.full((2, 4), value)).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("passes", [0, -1, 1.5])
+def test_passes_that_are_no_number_of_passes_are_refused(passes: Any) -> None:
+    model = torch.nn.Linear(4, 3)
+    with pytest.raises(UsageError, match="give a whole number of 1 or more"):
+        DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), 0.1), CompressionState(offload="off"), backward_passes_per_step=passes
+        )
+
+
+def test_a_layer_that_is_frozen_later_stays_as_it_is() -> None:
+    first, last = torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)
+    model = torch.nn.Sequential(first, last)
+    optimizer = _wrapped(model)
+    _step(optimizer, model)
+    first.requires_grad_(False)
+    frozen, learning = first.weight.detach().clone(), last.weight.detach().clone()
+    for _ in range(3):
+        _step(optimizer, model)
+    assert first.weight.grad is None
+    assert torch.equal(first.weight, frozen)
+    assert not torch.equal(last.weight, learning)
+
+
+def test_a_new_wrapper_takes_the_place_of_the_earlier_one() -> None:
+    model = torch.nn.Linear(4, 3)
+    earlier, optimizer = _wrapped(model), _wrapped(model)
+    for _ in range(3):
+        _step(optimizer, model)
+    assert (earlier.compression.report().steps, optimizer.compression.report().steps) == (0, 3)
+
+
+def test_training_goes_on_after_a_gradient_that_could_not_travel() -> None:
+    model = torch.nn.Linear(4, 3)
+    optimizer = _wrapped(model, offload=None, compressor="qsgd:levels=15", start_step=0)
+    _step(optimizer, model)
+    before = model.weight.detach().clone()
+    for _ in range(2):
+        with pytest.raises(UsageError, match="inf"):
+            _step(optimizer, model, float("inf"))
+        _step(optimizer, model)
+    assert model.weight.isfinite().all()
+    assert not torch.equal(model.weight, before)
+    optimizer.compression.close()
+    _step(optimizer, model)
+
+
+def test_a_state_from_before_the_first_step_begins_anew() -> None:
+    found = []
+    for goes_back in (False, True):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        optimizer = _wrapped(model, offload=None, compressor="qsgd:levels=1", error_feedback=True, start_step=0)
+        weights, state = copy.deepcopy(model.state_dict()), optimizer.compression.state_dict()
+        if goes_back:
+            _step(optimizer, model, 0.3)
+            model.load_state_dict(weights)
+            optimizer.load_state_dict(torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=0.01).state_dict())
+            optimizer.compression.load_state_dict(state)
+        for _ in range(3):
+            _step(optimizer, model, 0.3)
+        found.append(model.weight.detach().clone())
+    assert torch.equal(*found)
+
+
+def test_the_state_of_another_model_is_refused_and_changes_nothing() -> None:
+    small, large = torch.nn.Linear(4, 3), torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    options: dict[str, Any] = {"offload": None, "compressor": "qsgd:levels=15"}
+    wrapped, other = _wrapped(small, **options), _wrapped(large, **options)
+    for _ in range(2):
+        _step(other, large)
+    with pytest.raises(UsageError, match="the model that was saved has 4 parameters, this one has 2"):
+        wrapped.compression.load_state_dict(other.compression.state_dict())
+    for _ in range(2):
+        _step(wrapped, small)
+    with pytest.raises(UsageError, match="the state has no cut, exact, memory, method"):
+        wrapped.compression.load_state_dict({"format": 1, "rank": 0, "size": 1, "sizes": [12, 3], "step": 2})
+
+
+@pytest.mark.parametrize("method", ["psgd", "changes"])
+def test_periodic_averages_begin_with_the_first_step_and_go_on_after_a_close(method: str) -> None:
+    found = []
+    for is_late in (False, True):
+        torch.manual_seed(0)
+        weights = torch.nn.Linear(4, 3).state_dict()
+        torch.manual_seed(1)
+        model = torch.nn.Linear(4, 3)
+        if not is_late:
+            model.load_state_dict(weights)
+        state = CompressionState(offload="off")
+        periodic = Periodic(
+            model, torch.optim.SGD(model.parameters(), 0.1), every=2, method=method, outer=Outer(), state=state
+        )
+        model.load_state_dict(weights)
+        for step in range(6):
+            periodic.optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            periodic.step()
+            if is_late and step == 3:
+                state.close()
+        found.append(model.weight.detach().clone())
+    assert torch.equal(*found)
+
+
+def test_an_incomplete_state_of_periodic_and_a_model_that_does_not_learn_are_one_line() -> None:
+    model = torch.nn.Linear(4, 3)
+    periodic = Periodic(model, torch.optim.SGD(model.parameters(), 0.1), every=2)
+    with pytest.raises(UsageError, match="the state has no method, steps, synchronised"):
+        periodic.load_state_dict({})
+    with pytest.raises(UsageError, match="no parameter of the model learns"):
+        Periodic(model.requires_grad_(False), torch.optim.SGD(model.parameters(), 0.1), every=2)
+
+
+def test_a_layer_without_values_has_a_state_that_torch_loads(tmp_path: Path) -> None:
+    parameters = [torch.nn.Parameter(torch.ones(size)) for size in (8, 0)]
+    model = torch.nn.ParameterList(parameters)
+    state = CompressionState(
+        codec="packed", offload="inline", error_feedback=True, start_step=0, named_parameters=model.named_parameters()
+    )
+    optimizer = DistributedOptimizer(torch.optim.SGD(parameters, 0.1), state, bucket_octets=4)
+    for _ in range(3):
+        optimizer.zero_grad()
+        parameters[0].square().sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    torch.save(state.state_dict(), tmp_path / "state.pt")
+    state.load_state_dict(torch.load(tmp_path / "state.pt"))
+
+
+def test_an_optimizer_state_with_a_number_of_numpy_is_loaded() -> None:
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=np.linspace(0.1, 0.2, 3)[1])
+    loaded = torch.load(io.BytesIO(_saved(optimizer)), weights_only=True)
+    assert loaded["param_groups"][0]["lr"] == pytest.approx(0.15)

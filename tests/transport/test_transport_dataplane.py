@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -31,8 +33,8 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.config import ENV_CONTROL, TOS_COMPRESS
 from netoffload.control import ControlServer
 from netoffload.engine import judgement
-from netoffload.errors import CollectiveError, PeerLostError, UsageError
-from netoffload.transport.calls import Calls
+from netoffload.errors import CollectiveError, ControlError, PeerLostError, UsageError
+from netoffload.transport.calls import CallQueue, Calls
 from netoffload.transport.info import NicAccount
 from netoffload.transport.plane import DataPlane, Settings
 from netoffload.transport.rendezvous.agreement import Agreement, Marking, Offer, Precision, agree, own_address, own_nic
@@ -351,3 +353,71 @@ def test_address_is_the_given_one_or_loopback_on_one_host(monkeypatch: pytest.Mo
     assert own_address(lambda host: [host, host], "here") == "127.0.0.1"
     monkeypatch.setenv("NETOFFLOAD_ADDRESS", "127.0.0.7")
     assert own_address(lambda host: [host, "elsewhere"], "here") == "127.0.0.7"
+
+
+def test_a_call_that_comes_after_the_close_fails_at_once() -> None:
+    def body(exchange: TcpExchange) -> str:
+        calls = Calls(cast("DataPlane", SimpleNamespace(exchange=exchange)))
+        assert calls._queue.start(lambda: None).join(10)
+        calls.close()
+        late = calls.start(lambda _: None, [])
+        assert late.join(5)
+        return str(late.error)
+
+    assert run_tcp(2, body) == ["the communicator was closed before this call began"] * 2
+
+
+def test_a_thread_that_cannot_start_leaves_nothing_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    queue = CallQueue()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            queue.start(lambda: None)
+    assert queue.is_idle
+    assert queue.start(lambda: None).join(5)
+
+
+def test_a_reason_that_has_no_octets_reaches_the_other_ranks() -> None:
+    def body(exchange: TcpExchange) -> str:
+        barrier(exchange)
+        if exchange.rank == 0:
+            exchange.abort(ValueError("no such file: \udcff"))
+            return "closed"
+        with pytest.raises(CollectiveError) as caught:
+            barrier(exchange)
+        return str(caught.value)
+
+    said = run_tcp(2, body, timeout_s=10)
+    assert said[0] == "closed"
+    assert "rank 0 gave up: ValueError: no such file: ?" in said[1]
+
+
+@pytest.mark.parametrize("given", ["localhost", "0.0.0.0", "192.0.2.1"])
+def test_what_is_no_address_of_this_host_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("NETOFFLOAD_ADDRESS", given)
+    with pytest.raises(UsageError, match="which is no IPv4 address of this host"):
+        own_address(lambda _: ["here"], "here")
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_nic_that_does_not_answer_after_a_call(required: bool) -> None:
+    """Without ``require`` the call is over; with it all ranks end, or one would repeat it and meet the others' next."""
+
+    class Silent:
+        def read(self) -> None:
+            raise ControlError("32 connections are open already")
+
+    def body(exchange: TcpExchange) -> tuple[bool, int]:
+        settings = Settings(per_call=True, require=required)
+        account = cast("NicAccount", Silent())
+        calls = Calls(DataPlane(exchange, None, None, [], account, settings))
+        try:
+            calls.run(lambda plane: barrier(plane.exchange), CALL_LANES)
+        except ControlError:
+            return exchange._close.alive, calls.totals.calls
+        return exchange._close.alive, calls.totals.calls
+
+    assert run_tcp(2, body) == [(not required, 1)] * 2

@@ -45,7 +45,7 @@ class Frame:
 
     def to_octets(self) -> bytes:
         """Return the frame's octets."""
-        text = self.text.encode()[: MAX_WORDS_OCTETS if self.kind is Kind.MESSAGE else MAX_TEXT_OCTETS]
+        text = self.text.encode(errors="replace")[: MAX_WORDS_OCTETS if self.kind is Kind.MESSAGE else MAX_TEXT_OCTETS]
         return _FIXED.pack(_MAGIC, self.kind, 0, len(text), self.tag, self.context, self.count) + text
 
 

@@ -220,9 +220,11 @@ def own_address(gather: Gather, host: str) -> str:
     hosts = gather(host)
     if given := os.environ.get(ENV_ADDRESS):
         try:
+            if not any(socket.inet_pton(socket.AF_INET, given)):
+                raise OSError  # 0.0.0.0 is every address
             socket.create_server((given, 0)).close()
         except OSError as error:
-            raise UsageError(f"${ENV_ADDRESS} is {given!r}, which is no address of this host") from error
+            raise UsageError(f"${ENV_ADDRESS} is {given!r}, which is no IPv4 address of this host") from error
         return given
     others = [other for other in hosts if other != host]
     if not others:

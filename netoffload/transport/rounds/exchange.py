@@ -175,8 +175,10 @@ class TcpExchange:
     def abort(self, error: BaseException) -> None:
         """Say farewell with the reason, and close all connections."""
         if self._close.alive:
-            self.watch.give_up(error)
-            self.close()
+            try:
+                self.watch.give_up(error)
+            finally:
+                self.close()
 
     def close(self) -> None:
         """Say farewell if :meth:`abort` has not done so, and close all connections; sent data is still delivered."""
