@@ -289,7 +289,7 @@ class Shared:
 
     watch: Watch
     offers: list[Offer]  # the offers of all ranks
-    marking: Marking | None  # what this rank's NIC takes for tagged
+    own: Offer  # how this rank offered to compress; with other offers the ranks might agree on something else
     # The numbers of later contexts.
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(FIRST_CONTEXT + 1))
 
@@ -312,11 +312,11 @@ def _key_of(group: Hashable | None, rank: int, *requested: Hashable) -> Hashable
 
 
 @contextlib.contextmanager
-def _held(key: Hashable | None, marking: Marking | None) -> Iterator[Shared | None]:
+def _held(key: Hashable | None, own: Offer) -> Iterator[Shared | None]:
     """Keep a group's watch alive while all ranks find out whether they have the same one; None if there is none."""
     with _lock:
         found = _table.get(key)
-        if found is not None and (found.marking != marking or not found.watch.hold()):
+        if found is not None and (found.own != own or not found.watch.hold()):
             found = None
     try:
         yield found
@@ -353,7 +353,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
         failure = error
     requested = settings.timeout_s, settings.offload, settings.codec, settings.bound_k, settings.only_moves
     key = _key_of(rendezvous.group, rendezvous.rank, *requested)
-    with _held(key, own.marking) as found, contextlib.ExitStack() as stack:
+    with _held(key, own) as found, contextlib.ExitStack() as stack:
         hosts, names = _hosts_and_names(rendezvous([host, found and found.name]))
         shared = found if len(set(names)) == 1 else None
         offer, listeners = Offer(), None
@@ -382,7 +382,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
             limits = settings.timeout_s, settings.late_s
             lanes = (Lane.TAGGED,) if settings.only_moves else TAGGED_LANES
             exchange = wire_up(rendezvous.rank, offers, listeners, agreed.marking.tos, *limits, agreed.coding, lanes)
-            _keep(key, Shared(exchange.watch.shared, offers, own.marking))
+            _keep(key, Shared(exchange.watch.shared, offers, own))
     try:
         return _plane_of(kind, exchange, agreed, offers, settings)
     except BaseException as error:  # the other ranks have their planes, and would wait for this one in their first call

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.config import ENV_CONTROL, ENV_OFFLOAD
+from netoffload.control import ControlServer, Handler
+from netoffload.engine.counters import Counter
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport import (
     Address,
@@ -262,3 +265,24 @@ def test_ranks_without_nics_compress_by_themselves_and_a_wish_for_nics_is_answer
     assert run(raw) == [[False, False]] * SIZE
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("netoffload: warning: no rank knows a NIC, so nothing is compressed: $NETOFFLOAD_CONTROL ")
+
+
+def test_ranks_whose_nic_rounds_in_another_way_make_a_new_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nic = {"codec": "inceptionn", "bound_k": 10, "tag": "0x28", "ports": ""}
+    counters = {counter.name.lower(): 0 for counter in Counter}
+    handlers: dict[str, Handler] = {"info": lambda _: {**nic}, "counters": lambda _: {"counters": counters}}
+    monkeypatch.setenv(ENV_CONTROL, str(tmp_path / "nic.sock"))
+    together = threading.Barrier(SIZE)
+
+    def body(rank: int, another: MakeOne) -> list[bool]:
+        first, alike = another(), another()
+        together.wait()
+        nic["bound_k"] = 8
+        together.wait()
+        later = another()
+        return [one.watch.shared is first.watch.shared for one in (alike, later)]
+
+    with ControlServer(tmp_path / "nic.sock", handlers):
+        assert run(body) == [[True, False]] * SIZE

@@ -426,11 +426,13 @@ class Context:
                 return request
             # Announced at once, though messages before it have yet to leave: the receiver may ask for this one first.
             frame = Frame(Kind.MESSAGE, words, tag, count=len(data) // FLOAT_OCTETS, context=self.number)
-            to.outgoing += frame.to_octets()
+            header, sending = frame.to_octets(), Send(data, request, self.number)
+            # Nothing is called between these two: a Ctrl-C would leave a header without its data.
+            to.outgoing += header
             if data:
-                to.outbox.append(Send(data, request, self.number))
+                to.outbox.append(sending)
             elif to.control is None:
-                to.empty.append(Send(data, request, self.number))
+                to.empty.append(sending)
             else:  # complete: its header is queued, and it has no floats that could wait in the stream
                 request.complete()
             self.shared.wake()
