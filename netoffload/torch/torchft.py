@@ -127,7 +127,12 @@ class _RememberedSums:
                 reducers[key] = self._reducer(plane, length)
             if (left := self._unsent.pop(key, None)) is not None:
                 np.add(values, left, out=values)
-            reducers[key].reduce(values, ONE)
+            try:
+                reducers[key].reduce(values, ONE)
+            except BaseException:
+                if left is not None:
+                    self._unsent[key] = left  # the next quorum sends it
+                raise
 
         return add
 

@@ -41,6 +41,7 @@ from netoffload.transport.rendezvous.agreement import Agreement, Marking, Offer,
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.hello import Hello, Step
 from netoffload.transport.wiring.lanes import CALL_LANES, Lane, Listeners
+from tests.shared.ports import free_port
 from tests.transport.tcp_ranks import part, run_tcp, wait_less
 
 
@@ -140,6 +141,8 @@ def test_a_fork_of_a_rank_may_not_use_its_connections() -> None:
             for call in (
                 lambda: calls.run(lambda plane: barrier(plane.exchange), [Lane.UNTAGGED]),
                 lambda: calls.start(lambda plane: barrier(plane.exchange), [Lane.UNTAGGED]),
+                lambda: barrier(exchange),
+                lambda: ring_allreduce(exchange, np.ones(9, np.float32), tagged=True),
                 lambda: exchange.watch.send(1, 0, memoryview(b"")),
                 lambda: exchange.watch.receive(1, 0, memoryview(b"")),
                 lambda: exchange.watch.probe(1, 0, wait=False),
@@ -149,11 +152,11 @@ def test_a_fork_of_a_rank_may_not_use_its_connections() -> None:
                 except UsageError as error:
                     refused += "is a fork of the process that connected" in str(error)
             os._exit(refused)
-        said = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if exchange.rank == 0 else 5
+        said = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if exchange.rank == 0 else 7
         calls.run(lambda plane: barrier(plane.exchange), [Lane.UNTAGGED])  # the parent's connections still work
         return [str(said)]
 
-    assert run_tcp(2, body) == [["5"], ["5"]]
+    assert run_tcp(2, body) == [["7"], ["7"]]
 
 
 @pytest.mark.slow
@@ -421,3 +424,17 @@ def test_a_nic_that_does_not_answer_after_a_call(required: bool) -> None:
         return exchange._close.alive, calls.totals.calls
 
     assert run_tcp(2, body) == [(not required, 1)] * 2
+
+
+def test_a_port_is_free_again_while_an_earlier_connection_of_it_is_in_time_wait() -> None:
+    port = free_port()
+    marking = Marking(ports=((port, port),))
+    for _ in range(2):
+        listeners = Listeners(2, "127.0.0.1", marking)
+        with socket.create_connection(("127.0.0.1", port)) as near:
+            far, _ = listeners.sockets[True].accept()
+            far.close()  # the end that closes first waits
+            assert near.recv(1) == b""
+        with pytest.raises(OSError, match=r"no port of \d+ is free"):
+            Listeners(2, "127.0.0.1", marking)
+        listeners.close()

@@ -366,9 +366,14 @@ class Context:
         self._is_closed = False
         self._owner = os.getpid()
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child of the process that connected."""
+        return os.getpid() != self._owner
+
     def refuse_in_fork(self) -> None:
         """Raise UsageError in a child of the process that connected: the connections are its parent's."""
-        if os.getpid() != self._owner:
+        if self.is_forked:
             raise UsageError(
                 f"process {os.getpid()} is a fork of the process that connected, and its parent uses the connections: "
                 "let it set up a communicator of its own"

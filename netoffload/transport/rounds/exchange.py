@@ -75,6 +75,7 @@ class TcpExchange:
         return found
 
     def _refuse_if_closed(self) -> None:
+        self.watch.refuse_in_fork()
         if not self._close.alive:
             reason = f": {self.watch.failure}" if self.watch.failure else ""
             raise PeerLostError(f"rank {self.rank} has closed its connections, by request or after an error{reason}")
@@ -174,7 +175,7 @@ class TcpExchange:
 
     def abort(self, error: BaseException) -> None:
         """Say farewell with the reason, and close all connections."""
-        if self._close.alive:
+        if self._close.alive and not self.watch.is_forked:  # the parent of a forked child uses the connections
             try:
                 self.watch.give_up(error)
             finally:

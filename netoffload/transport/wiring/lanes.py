@@ -89,8 +89,7 @@ class Listeners:
         try:
             for lane in (Lane.CONTROL, Lane.TAGGED) if size > 1 else ():
                 is_tagged = lane in TAGGED_LANES
-                listener = self.sockets[is_tagged] = tcp_socket(lane, marking.tos)
-                _listen(listener, address, marking if is_tagged else Marking())
+                self.sockets[is_tagged] = _listen(lane, address, marking.tos, marking.ports if is_tagged else ())
         except OSError:
             self.close()
             raise
@@ -106,19 +105,22 @@ class Listeners:
             listener.close()
 
 
-def _listen(listener: socket.socket, address: str, marking: Marking) -> None:
-    """Listen at the first free port of the marking, or at any port if it names none."""
-    for first, last in marking.ports or ((0, 0),):
+def _listen(lane: Lane, address: str, tos: int, ranges: tuple[tuple[int, int], ...]) -> socket.socket:
+    """Return a socket that listens at the first free port of the ranges, or at any port if there are none."""
+    for first, last in ranges or ((0, 0),):
         for port in range(first, last + 1):
+            listener = tcp_socket(lane, tos)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier set-up's may be in TIME_WAIT
             try:
                 listener.bind((address, port))
                 listener.listen(BACKLOG)
             except OSError as error:
+                listener.close()
                 if not port or error.errno not in (errno.EADDRINUSE, errno.EACCES):
                     raise
             else:
-                return
-    ports = format_ports(marking.ports)
+                return listener
+    ports = format_ports(ranges)
     raise OSError(errno.EADDRINUSE, f"no port of {ports} is free for tagged connections: give the NIC more (--ports)")
 
 
