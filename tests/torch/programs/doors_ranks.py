@@ -168,9 +168,8 @@ def pickled(rank: int) -> Any:
     whole, part = Run(rank, options), Run(rank, options)
     whole.train(STEPS)
     part.train(STOP)
-    saved = {**part.saved(), "state": {}}
     rest = Run(rank, options, state=pickle.loads(pickle.dumps(part.state)))
-    rest.resume(saved)
+    rest.resume({**part.saved(), "state": rest.state.state_dict()})
     rest.train(STEPS)
     return [digest(whole.model), digest(rest.model), whole.state.report().scales == rest.state.report().scales]
 
