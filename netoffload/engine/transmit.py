@@ -246,17 +246,15 @@ def _refuse(settings: EngineSettings, frame: Uint8Array, segment: Segment, is_ta
 
 
 @inline_kernel
-def _end_rounding(
-    frame: Uint8Array, new: Segment, may_round: bool, next_seq: int, flow: Flow, counters: Counters
-) -> None:
-    """Send all from ``next_seq`` on exact if new octets may not be rounded any more, or if they cannot be floats."""
+def _end_rounding(frame: Uint8Array, new: Segment, may_round: bool, flow: Flow, counters: Counters) -> None:
+    """Send new octets exact from now on if they may not be rounded any more, or if they cannot be floats."""
     if flow[flows.FORM] != forms.ROUNDED or new.payload_len <= 0:
         return
     if may_round:
         if not _is_implausible(frame, new, flow):
             return
         counters[Counter.TX_REJUDGED] += 1
-    forms.end_at_new(flow, next_seq)
+    forms.end_at_new(flow, new.seq)
     judgement.judge_again(flow[flows.JUDGED :], new.seq)
 
 
@@ -303,9 +301,7 @@ def _open(
     rounds = not is_lossless(settings.codec_id)  # a NIC before this one, with another codec, may have begun it
     # Programs take an urgent octet out of the stream, and the floats behind it then lie at other places.
     is_in_place = segment.flags & tcp.URG == 0
-    # Octets that were lost on the way to this NIC come as a repetition, at which nobody looks: they must leave exact.
-    has_all = distance(sent.next_seq, new.seq) == 0
-    _end_rounding(frame, new, is_tagged and rounds and is_in_place and has_all, sent.next_seq, flow, counters)
+    _end_rounding(frame, new, is_tagged and rounds and is_in_place, flow, counters)
     if flow[flows.FORM] != forms.EXACT:
         return 0
     row = flow[flows.JUDGED :]

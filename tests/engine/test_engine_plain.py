@@ -78,17 +78,6 @@ def test_urgent_data_ends_the_rounding_of_what_was_never_sent(ipv6: bool) -> Non
 TEXT = (b"The quick brown fox jumps over the lazy dog. " * 40)[:1400]
 
 
-def test_what_was_lost_on_the_way_to_the_nic_leaves_exact_when_it_comes() -> None:
-    ends = Ends()
-    ends.send(0, 1000)
-    assert ends.send(2400, 3000) == [(2400, SENT[2400:3000])]  # the host sent 1000 to 2400 too
-    lost = make_segment(TEXT, seq=FIRST + 1000)
-    (got,) = ends.receiver.from_wire(ends.sender.from_host(lost))
-    assert tcp_of(got)[1] == TEXT
-    assert ends.send(3000, 3400) == [(3000, SENT[3000:3400])]
-    assert ends.send(400, 1000) == [(400, ROUNDED[400:1000])]
-
-
 @pytest.mark.parametrize("floats", [256, 300])
 def test_a_segment_that_begins_with_floats_and_goes_on_with_text_leaves_exact(floats: int) -> None:
     client, server = Nic(), Nic()

@@ -35,8 +35,7 @@ def test_every_frame_is_accounted_for_and_every_reason_is_met() -> None:
     assert tally.total() >= 2 * COUNT
     if not JIT_DISABLED:
         assert {counter.name.lower() for counter in set(frames.OUTCOMES) - NOT_THE_ENGINES} <= tally.keys()
-        # One codec of eight is exact, to which noise is no gain, and a segment behind a gap leaves exact.
-    assert tally["tx_segments"] > COUNT / 50
+        assert tally["tx_segments"] > COUNT / 25  # one codec of eight is exact, to which noise is no gain
         assert tally["rx_blocks"] > COUNT / 20
 
 
