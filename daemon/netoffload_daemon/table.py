@@ -92,7 +92,7 @@ def _open_file(path: Path) -> OpenTable:
         os.posix_fallocate(file.fileno(), 0, _FILE_LEN)
         flows = np.asarray(np.memmap(file, np.int64, "r+", offset=HEADER_LEN, shape=(ROWS, FIELDS)))
     if lost := rekey(flows):
-        _warn("flows_lost", f"flow table {path} had no room for {lost} of its connections under a new key", path)
+        _warn("flows_lost", f"flow table {path} had no room for {lost} of its open connections under a new key", path)
     reopen(flows)
     return OpenTable(flows, outlives=True, is_new=is_new)
 

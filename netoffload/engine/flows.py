@@ -189,20 +189,20 @@ def draw_key(flows: Int64Array) -> None:
 
 
 def rekey(flows: Int64Array) -> int:
-    """Draw a new key for the hash of a table, and move its connections to their new slots; return how many are lost.
+    """Draw a new key for the hash of a table, and move its connections to their new slots.
 
     Open connections are moved first, those that were seen last before others. If one of them finds no slot, another
-    key is drawn.
+    key is drawn. Return how many open ones are lost all the same.
     """
     known = flows[:SLOTS][flows[:SLOTS, IP_VERSION] != 0]
     known = known[np.lexsort((-known[:, LAST_SEEN_NS], known[:, STATE] != OPEN))]
     for _ in range(_KEYS_TRIED):
         flows[:] = 0
         draw_key(flows)
-        lost = known[[not _move(flows, row) for row in known]]
-        if not np.any(lost[:, STATE] == OPEN):
+        is_lost = [not _move(flows, row) and row[STATE] == OPEN for row in known]
+        if not any(is_lost):
             break
-    return len(lost)
+    return sum(is_lost)
 
 
 def _move(flows: FlowTable, row: Flow) -> bool:

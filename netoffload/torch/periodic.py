@@ -87,8 +87,6 @@ class Periodic:
         self._known = set(self._parameters)
         self.state.layers.bucket(self._parameters)
         self._flat = self._gathered()
-        self._has_begun = False
-        """Whether ``_flat`` is the base of the next average; until the first step the caller may change the weights."""
         self._method: WeightExchange | None = None
         self._plane: DataPlane | None = None
         self._memory: dict[str, Any] | None = None
@@ -99,9 +97,8 @@ class Periodic:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the optimizer's step, and average if it is time; all ranks call it together."""
         refuse_unfrozen(self.model.parameters(), self._known, "Periodic")
-        if not self._has_begun:
+        if self._steps == 0:  # until then the caller may change the weights
             self._gather()
-            self._has_begun = True
         loss = self.optimizer.step(closure) if closure is not None else self.optimizer.step()
         self._steps += 1
         self.state.count(self._flat.nbytes, is_last=True)
@@ -137,12 +134,13 @@ class Periodic:
             raise UsageError(f"the state was saved with {kind}, this run has {self._kind}: give it the same method")
         if missing := sorted({"steps", "synchronised", "method"} - state.keys()):
             raise UsageError(f"the state has no {', '.join(missing)}: it was not made by state_dict(), or is cut")
-        flat = np.frombuffer(state["synchronised"][: len(state["synchronised"]) & ~3], np.float32)
-        if flat.shape != self._flat.shape:
-            raise UsageError(f"the state belongs to a model of {flat.size} parameters, this one has {self._flat.size}")
-        self._flat[:] = flat
+        octets = state["synchronised"]
+        if len(octets) != self._flat.nbytes:
+            raise UsageError(
+                f"the state belongs to a model of {len(octets) / 4:g} parameters, this one has {self._flat.size}"
+            )
+        self._flat[:] = np.frombuffer(octets, np.float32)
         self._steps, self._memory = state["steps"], state["method"]
-        self._has_begun = self._steps > 0
         self._method = None
 
     def _average(self) -> None:

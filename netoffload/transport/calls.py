@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import threading
 import weakref
 from collections import deque
@@ -24,6 +23,7 @@ from netoffload.config import Offload
 from netoffload.errors import ControlError, NetOffloadError, PeerLostError, UsageError
 from netoffload.transport.info import CommInfo, NicShare, with_nic
 from netoffload.transport.messages.requests import Request
+from netoffload.transport.messages.watch import fork_count
 from netoffload.transport.plane import Plane
 from netoffload.transport.wiring.lanes import Lane
 
@@ -32,23 +32,12 @@ Work = Callable[[], None]
 ENDING_S: Final = 2.0
 """Longest time to wait for the thread; a call that hangs keeps it longer."""
 
-_forks = 0  # how often this process is a fork of a fork: 0 in the first one that imports this
-
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
-
 
 class Calls(Generic[Plane]):
     """The calls of one communicator; :meth:`close` closes its plane. :meth:`start` may be called from any thread."""
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
-        self._forks = _forks
         self.totals = CommInfo()  # what all calls did, without the NIC's part
         self.last_info = CommInfo()  # what the latest call did
         self._queue = CallQueue()
@@ -61,8 +50,7 @@ class Calls(Generic[Plane]):
 
         ``lanes`` carry its data. ``calling`` is the call in words, for errors; ranks whose words differ do not go on.
         """
-        if self._forks != _forks:  # takes a tenth of os.getpid()
-            self.plane.exchange.watch.refuse_in_fork()
+        self.plane.exchange.watch.refuse_in_fork()
         if self._queue.is_idle:
             self._carry_out(call, lanes, calling)
         else:
@@ -207,7 +195,7 @@ class _Queued:
         self.is_running = False
         self.thread: threading.Thread | None = None
         self.has_ended = False
-        self._forks = _forks
+        self._forks = fork_count()
         _queues.add(self)
 
     def end(self) -> None:
@@ -223,7 +211,7 @@ class _Queued:
 
     def finish(self) -> None:
         """Wait for the calls that have begun or wait, and for the thread, at the end of the program."""
-        if self._forks == _forks:  # a child of a fork has no such thread, and perhaps a lock that nobody releases
+        if self._forks == fork_count():  # a child of a fork has no such thread, and perhaps a lock that nobody releases
             with self.changed:
                 self.has_ended = True
                 self.changed.notify()

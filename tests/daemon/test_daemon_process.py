@@ -179,6 +179,19 @@ def test_every_counter_is_one_the_engine_or_the_loop_can_reach() -> None:
     assert unused == ["TX_CLASS_8", "TX_CLASS_16", "TX_CLASS_32"]  # reached from TX_CLASS_0 on
 
 
+def test_a_thread_that_ends_while_it_is_looked_at_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from netoffload.errors import SystemRefusedError
+    from netoffload_daemon import privileges
+
+    (tmp_path / "7").mkdir()
+    monkeypatch.setattr(privileges, "_TASKS", tmp_path)
+    privileges._check_every_thread()
+    lines = [f"{name}:\t0000000000000001\n" for name in privileges._SETS]
+    (tmp_path / "7" / "status").write_text("".join(lines))
+    with pytest.raises(SystemRefusedError, match="thread 7 still has capabilities"):
+        privileges._check_every_thread()
+
+
 @pytest.mark.parametrize("release", ["6.2.0", "6.18.44-fc-v669", "10.0-rc1"])
 def test_bundles_are_for_kernels_that_cut_them(release: str) -> None:
     assert takes_bundles(release)

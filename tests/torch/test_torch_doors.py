@@ -429,7 +429,10 @@ def test_a_layer_without_values_has_a_state_that_torch_loads(tmp_path: Path) -> 
         parameters[0].square().sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     torch.save(state.state_dict(), tmp_path / "state.pt")
-    state.load_state_dict(torch.load(tmp_path / "state.pt"))
+    loaded = torch.load(tmp_path / "state.pt")
+    assert loaded == state.state_dict()
+    assert (loaded["sizes"], loaded["step"]) == ([8, 0], 3)
+    state.load_state_dict(loaded)
 
 
 def test_an_optimizer_state_with_a_number_of_numpy_is_loaded() -> None:

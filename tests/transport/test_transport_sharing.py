@@ -286,3 +286,25 @@ def test_ranks_whose_nic_rounds_in_another_way_make_a_new_watch(
 
     with ControlServer(tmp_path / "nic.sock", handlers):
         assert run(body) == [[True, False]] * SIZE
+
+
+def test_a_rank_that_fails_after_the_meeting_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: Callable[..., DataPlane] = plane._plane_of
+
+    def fail(*arguments: Any) -> DataPlane:
+        if arguments[1].rank == 1:
+            raise OSError("no file descriptor left")
+        return made(*arguments)
+
+    def body(rank: int, another: MakeOne) -> str:
+        try:
+            barrier(another(timeout_s=5.0, late_s=60.0))
+        except OSError as error:
+            return str(error)
+        return "no error"
+
+    monkeypatch.setattr(plane, "_plane_of", fail)
+    found = run(body)
+    assert found[1] == "no file descriptor left"
+    for rank in (0, 2):
+        assert "rank 1 gave up: OSError: no file descriptor left" in str(found[rank])

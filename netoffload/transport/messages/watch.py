@@ -48,6 +48,21 @@ MESSAGES_MAX = 2**20  # most messages that were announced and not received; thei
 
 GRACE_S = 1.0  # how long to wait for the reason why a connection ended, and for a farewell to leave
 
+_forks = 0  # how often this process is a fork of a fork; takes a tenth of os.getpid()
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+def fork_count() -> int:
+    """Return how often this process is a fork of a fork: 0 in the first one that imports this."""
+    return _forks
+
 
 class Watch:
     """One rank's watch, alive as long as it has contexts. Callers' threads use the public methods, its own does not."""
@@ -364,12 +379,12 @@ class Context:
         self._lock, self._changed = watch.lock, watch.changed
         self._links, self._mailbox = watch.links, watch.mailbox
         self._is_closed = False
-        self._owner = os.getpid()
+        self._forks = _forks
 
     @property
     def is_forked(self) -> bool:
         """Whether this is a child of the process that connected."""
-        return os.getpid() != self._owner
+        return self._forks != _forks
 
     def refuse_in_fork(self) -> None:
         """Raise UsageError in a child of the process that connected: the connections are its parent's."""
