@@ -70,11 +70,13 @@ def test_what_would_let_replicas_differ_is_refused(launcher: Launcher) -> None:
 
 @pytest.mark.slow
 def test_doubles_and_sparse_gradients_are_means_and_a_state_has_one_model(launcher: Launcher) -> None:
-    found = found_by(launcher, "kinds", "two_models")
+    found = found_by(launcher, "kinds", "two_models", "closed")
     assert [set(checks) for checks in found["kinds"].values()] == [{True}] * 3
     assert len(found["kinds"][0]) == 54
     for error in found["two_models"].values():
         assert error.endswith("a state belongs to one model; make a CompressionState for each")
+    by_method = list(zip(*found["closed"].values(), strict=True))
+    assert [len(set(digests)) for digests in by_method] == [1, 1]
 
 
 @pytest.mark.slow
@@ -301,7 +303,7 @@ def _wrapped(model: torch.nn.Module, **options: Any) -> DistributedOptimizer:
 
 def _step(optimizer: Any, model: torch.nn.Module, value: float = 1.0) -> None:
     optimizer.zero_grad()
-    model(torch.full((2, 4), value)).sum().backward()
+    model(value * torch.arange(1.0, 9.0).reshape(2, 4)).sum().backward()
     optimizer.step()
 
 
@@ -377,8 +379,13 @@ def test_the_state_of_another_model_is_refused_and_changes_nothing() -> None:
         _step(other, large)
     with pytest.raises(UsageError, match="the model that was saved has 4 parameters, this one has 2"):
         wrapped.compression.load_state_dict(other.compression.state_dict())
+    wide = torch.nn.Linear(4, 5)
+    refused = _wrapped(wide, **options)
+    with pytest.raises(UsageError, match="weight has 20 values"):
+        refused.compression.load_state_dict(other.compression.state_dict())
     for _ in range(2):
         _step(wrapped, small)
+        _step(refused, wide)
     with pytest.raises(UsageError, match="the state has no cut, exact, memory, method"):
         wrapped.compression.load_state_dict({"format": 1, "rank": 0, "size": 1, "sizes": [12, 3], "step": 2})
 

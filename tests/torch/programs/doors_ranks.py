@@ -478,9 +478,28 @@ def failed(rank: int) -> Any:
     return said
 
 
+def closed(rank: int) -> Any:
+    """Periodic averages go on after the state was closed, over connections of their own; the last weights by method."""
+    found = []
+    for method in ("psgd", "changes"):
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 3)
+        state = CompressionState(offload="off")
+        periodic = Periodic(layer, torch.optim.SGD(layer.parameters(), 0.1), every=2, method=method, state=state)
+        for step in range(4):
+            periodic.optimizer.zero_grad()
+            layer(torch.full((2, 4), rank + 1.0)).sum().backward()
+            periodic.step()
+            if step == 1:
+                state.close()
+        found.append(digest(layer))
+        state.close()
+    return found
+
+
 ALL = (
     *(doors, pickled, half, death, refusal, kinds, spike, two_models, differing),
-    *(wrapped, scaler, accumulated, unlike, failed),
+    *(wrapped, scaler, accumulated, unlike, failed, closed),
 )
 SCENARIOS: dict[str, Callable[[int], Any]] = {one.__name__: one for one in ALL}
 
