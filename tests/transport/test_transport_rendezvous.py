@@ -312,7 +312,8 @@ def test_what_a_rank_left_that_ended_between_any_two_steps_is_never_taken(victim
         with ThreadPoolExecutor(SIZE) as threads:
             second = start(threads, store, range(SIZE), SECOND, 10.0, "new")
             assert [one.result() for one in second] == [expected] * SIZE, calls
-        if not isinstance(ended[victim], CrashError) or calls > 40:
+        # On a busy machine the time limit may end the victim, before its calls are used up.
+        if not isinstance(ended[victim], Exception) or calls > 40:
             break
     assert calls > 5
 
