@@ -140,8 +140,11 @@ REPEATED_END: Final = PROMISE + 4
 HOST_TSVAL: Final = PROMISE + 5
 """The timestamp in the host's latest segment; 0 without timestamps."""
 
+UNSEEN_FROM, UNSEEN_END = PROMISE + 6, PROMISE + 7
+"""Octets of the stream that were lost on the way to this NIC while floats were rounded, from the first to the last."""
+
 # Floats that segments cut: see ``forms``.
-HELD: Final = PROMISE + 6
+HELD: Final = PROMISE + 8
 """Octets of a float: its sequence number, the octets as a word, a mask of known ones, and where the segment cut it."""
 HELD_FIELDS: Final = 4
 HELD_FLOATS: Final = 8
@@ -402,4 +405,5 @@ def begin(flow: Flow, isn: int) -> None:
     first = (isn + 1) & 0xFFFFFFFF
     flow[ISN] = isn
     flow[NEXT_SEQ] = flow[UNA] = flow[REPEATED_END] = flow[JUDGED + JUDGED_SEQ] = first
+    flow[UNSEEN_FROM] = flow[UNSEEN_END] = first
     flow[WINDOW_EDGE] = NO_EDGE

@@ -117,12 +117,12 @@ def end_rounding(flow: Flow, seq: int) -> None:
 
 
 @inline_kernel
-def end_at_new(flow: Flow, next_seq: int) -> None:
-    """Send everything from ``next_seq`` on exact, which was never sent, and also the float that it cuts.
+def end_at_new(flow: Flow, seq: int) -> None:
+    """Send everything from ``seq`` on exact, and also the float that it cuts; the octet at ``seq`` was never sent.
 
-    The octets of this float that are held leave with the segment from ``next_seq`` on.
+    The octets of this float that are held leave with the segment from ``seq`` on.
     """
-    flow[flows.EXACT_FROM] = advance(next_seq, -cut_of(flow, next_seq))
+    flow[flows.EXACT_FROM] = advance(seq, -cut_of(flow, seq))
     flow[flows.FORM] = CLOSING
 
 
@@ -301,6 +301,8 @@ def acknowledge(flow: Flow, ack: int, window: int) -> int:
     if is_before(ack, flow[flows.UNA]):
         ack = flow[flows.UNA]  # rounding down must not take an acknowledgement back
     flow[flows.UNA] = ack
+    if not is_before(ack, flow[flows.UNSEEN_END]):
+        flow[flows.UNSEEN_FROM] = flow[flows.UNSEEN_END] = ack
     _settle(flow, ack)
     if flow[flows.LENT_LEN] and not is_before(ack, advance(flow[flows.LENT_SEQ], flow[flows.LENT_LEN])):
         flow[flows.LENT_LEN] = flow[flows.DUE_NS] = flow[flows.WAIT_NS] = 0

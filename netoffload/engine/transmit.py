@@ -146,6 +146,10 @@ def _send(
 ) -> int:
     """Send a segment of a known connection; the result is the one of :func:`transmit`."""
     settings, counters, spans = nic.settings, nic.counters, nic.spans
+    if not has_right_sum(frame, segment.ip_len):  # nothing in its header is sure, and no receiver takes it
+        counters[Counter.BYPASS_BAD_SUM] += 1
+        flow[flows.BYPASSED] += segment.payload_len > 0
+        return FORWARD
     sent = _note(frame, segment, now_ns, flow)
     plain.align_window(frame, segment, flow)
     reason = _refuse(settings, frame, segment, is_tagged, flow)
@@ -217,6 +221,10 @@ def _note(frame: Uint8Array, segment: Segment, now_ns: int, flow: Flow) -> Sent:
     if flow[flows.FORM] != forms.EXACT:
         at = find_timestamps(frame, segment.tcp_at)
         flow[flows.HOST_TSVAL] = be32(frame, at + tcp.TSVAL) if at > NO_OPTION else 0
+        if is_before(next_seq, segment.seq):
+            if flow[flows.UNSEEN_FROM] == flow[flows.UNSEEN_END]:
+                flow[flows.UNSEEN_FROM] = next_seq
+            flow[flows.UNSEEN_END] = segment.seq
     flow[flows.LAST_SEEN_NS] = now_ns
     if segment.flags & tcp.FIN:
         flow[flows.STATE] = flows.CLOSED
@@ -238,8 +246,6 @@ def _refuse(settings: EngineSettings, frame: Uint8Array, segment: Segment, is_ta
         reason = Counter.BYPASS_PEER.value
     elif has_signature(frame, segment.tcp_at):
         reason = Counter.BYPASS_SPECIAL.value
-    elif not has_right_sum(frame, segment.ip_len):
-        return Counter.BYPASS_BAD_SUM.value
     else:
         return 0
     return reason if is_tagged else Counter.BYPASS_UNTAGGED.value
@@ -259,10 +265,26 @@ def _end_rounding(frame: Uint8Array, new: Segment, may_round: bool, flow: Flow, 
 
 
 @inline_kernel
-def _new_part(segment: Segment, sent: Sent) -> Segment:
-    """Return the part of a segment that was never sent; its length is 0 or negative where there is none."""
-    skip = max(distance(segment.seq, sent.next_seq), 0)
-    at, payload_len, seq = segment.payload_at + skip, segment.payload_len - skip, advance(segment.seq, skip)
+def _look_at_unseen(frame: Uint8Array, segment: Segment, flow: Flow, counters: Counters) -> None:
+    """Send octets that were lost on the way to this NIC exact when they come, if they cannot be floats.
+
+    What the host sent behind them may have left rounded, and leaves exact when it is sent again.
+    """
+    unseen = _part_of(segment, flow[flows.UNSEEN_FROM], flow[flows.UNSEEN_END])
+    if unseen.payload_len <= 0 or not forms.is_rounded(flow, unseen.seq) or not _is_implausible(frame, unseen, flow):
+        return
+    counters[Counter.TX_REJUDGED] += 1
+    if flow[flows.FORM] == forms.ROUNDED:
+        judgement.judge_again(flow[flows.JUDGED :], unseen.seq)
+    forms.end_at_new(flow, unseen.seq)
+
+
+@inline_kernel
+def _part_of(segment: Segment, first_seq: int, end_seq: int) -> Segment:
+    """Return the part of a segment between two numbers; its length is 0 or negative where there is none."""
+    skip = max(distance(segment.seq, first_seq), 0)
+    payload_len = min(distance(segment.seq, end_seq), segment.payload_len) - skip
+    at, seq = segment.payload_at + skip, advance(segment.seq, skip)
     return Segment(segment.ip_len, segment.tcp_at, at, payload_len, seq, segment.gso_size, segment.flags)
 
 
@@ -297,11 +319,13 @@ def _open(
         0 if floats of the connection are rounded, also if only earlier ones are, or if a lossless codec may make the
         segment shorter; otherwise the counter that says why not.
     """
-    counters, new = nic.counters, _new_part(segment, sent)
+    counters, new = nic.counters, _part_of(segment, sent.next_seq, advance(segment.seq, segment.payload_len))
     rounds = not is_lossless(settings.codec_id)  # a NIC before this one, with another codec, may have begun it
     # Programs take an urgent octet out of the stream, and the floats behind it then lie at other places.
     is_in_place = segment.flags & tcp.URG == 0
     _end_rounding(frame, new, is_tagged and rounds and is_in_place, flow, counters)
+    if sent.again:
+        _look_at_unseen(frame, segment, flow, counters)
     if flow[flows.FORM] != forms.EXACT:
         return 0
     row = flow[flows.JUDGED :]

@@ -78,6 +78,43 @@ def test_urgent_data_ends_the_rounding_of_what_was_never_sent(ipv6: bool) -> Non
 TEXT = (b"The quick brown fox jumps over the lazy dog. " * 40)[:1400]
 
 
+@FAMILIES
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_text_that_was_lost_on_the_way_to_the_nic_leaves_exact_when_it_comes(ipv6: bool, cut: int) -> None:
+    ends, lost = Ends(ipv6), 1000 + cut
+    ends.send(0, lost)
+    assert ends.send(2400, 3000) == [(2400, ROUNDED[2400:3000])]  # floats, like what came before
+    text = make_segment(TEXT[: 2400 - lost], seq=FIRST + lost, ipv6=ipv6)
+    (got,) = ends.receiver.from_wire(ends.sender.from_host(text))
+    assert tcp_of(got)[1] == SENT[1000:lost] + TEXT[: 2400 - lost]
+    assert ends.sender.counts()["tx_rejudged"] == 1
+    assert ends.send(3000, 3400) == [(3000, SENT[3000:3400])]
+    assert ends.send(400, 1000) == [(400, ROUNDED[400:1000])]
+
+
+def test_lost_text_leaves_exact_also_where_rounding_has_ended_behind_it() -> None:
+    ends = Ends()
+    ends.send(0, 1000)
+    for at in (1700, 1000, 1350):  # the second and the third one were lost, and are sent again
+        text = make_segment(TEXT[at - 1000 : at - 650], seq=FIRST + at)
+        (got,) = ends.receiver.from_wire(ends.sender.from_host(text))
+        assert tcp_of(got)[1] == TEXT[at - 1000 : at - 650]
+    assert ends.send(600, 1000) == [(600, ROUNDED[600:1000])]
+
+
+def test_floats_that_were_lost_on_the_way_to_the_nic_leave_rounded_when_they_come() -> None:
+    ends = Ends()
+    ends.send(0, 1000)
+    ends.send(2400, 3000)
+    assert ends.send(1000, 1800) == [(1000, ROUNDED[1000:1800])]
+    ends.acknowledge(3000)
+    ends.send(3000, 4000)
+    # Nothing is lost any more: what is sent again was looked at when it was new.
+    again = make_segment(TEXT[:400], seq=FIRST + 3000)
+    (got,) = ends.receiver.from_wire(ends.sender.from_host(again))
+    assert tcp_of(got)[1] != TEXT[:400]
+
+
 @pytest.mark.parametrize("floats", [256, 300])
 def test_a_segment_that_begins_with_floats_and_goes_on_with_text_leaves_exact(floats: int) -> None:
     client, server = Nic(), Nic()

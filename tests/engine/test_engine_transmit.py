@@ -282,6 +282,20 @@ def test_a_segment_with_a_wrong_checksum_is_not_touched_and_counted(ipv6: bool) 
     assert nic.counts()["bypass_bad_sum"] == 1
 
 
+@FAMILIES
+def test_a_segment_with_a_wrong_checksum_counts_as_lost(ipv6: bool) -> None:
+    nic = make_nic(ipv6)
+    nic.from_host(make_segment(GRADIENT[:1000], seq=FIRST, ipv6=ipv6))
+    for flags, payload in (("A", GRADIENT[1000:2000]), ("RA", b"")):
+        damaged = bytearray(make_segment(payload, seq=FIRST + 1000, flags=flags, needs_csum=False, ipv6=ipv6))
+        damaged[-1] ^= 1
+        assert nic.from_host(bytes(damaged)) == [damaged]
+    (flow,) = nic.flows()
+    assert not flow["closed"]
+    text = make_segment(b"what the segment really had " * 36, seq=FIRST + 1000, ipv6=ipv6)
+    assert nic.from_host(text) == [text]
+
+
 def test_a_fin_alone_and_an_untagged_syn_end_a_flow_and_other_connections_take_no_slot() -> None:
     nic = make_nic()
     nic.from_host(make_segment(GRADIENT[:4000], seq=FIRST))
