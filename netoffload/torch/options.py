@@ -7,6 +7,7 @@ import dataclasses
 import os
 import reprlib
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, ClassVar, Final
 
 from netoffload.config import INLINE_BOUND_K, INLINE_CODEC, Offload, chosen_offload, parse_size_octets
@@ -14,6 +15,7 @@ from netoffload.errors import CollectiveError, MalformedError, UsageError
 from netoffload.methods import MethodSpec, parse
 from netoffload.methods.scales import AUTO, checked_scale
 from netoffload.transport import Settings
+from netoffload.transport.plane import is_required, refuse_off
 from netoffload.transport.rendezvous.agreement import Gather
 from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT
 
@@ -28,6 +30,9 @@ BACKEND: Final = ("codec", "bound", "offload", "scale", "min_octets", "timeout_s
 
 OF_TRANSPORT: Final = ("codec", "bound", "offload", "timeout_s", "late_s")
 """The options that the connections compare by themselves, or that change no bits."""
+
+LEAST: Final = {"start_step": 0, "seed": 0, "batch": 1, "exact_below": 0, "min_octets": 0}
+"""The options that are whole numbers, and their smallest values."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,18 +73,19 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse impossible options before a rank waits for the others."""
-        if isinstance(self.exact_names, str):
-            raise UsageError(f"exact_names is a list of patterns: write [{self.exact_names!r}]")
+        if isinstance(self.exact_names, str) or not all(isinstance(name, str) for name in self.exact_names):
+            raise UsageError(f"exact_names is {self.exact_names!r}: write a list of patterns, as in ['*.bias']")
         object.__setattr__(self, "exact_names", tuple(self.exact_names))
         object.__setattr__(self, "scale", checked_scale(self.scale))
-        if self.start_step < 0:
-            raise UsageError(f"start_step {self.start_step} is less than 0: it is a number of steps")
-        if not 0 <= self.seed < 2**64:
-            raise UsageError(f"seed {self.seed} is outside 0..2^64 - 1")
+        for name, least in LEAST.items():
+            number: object = getattr(self, name)
+            if not isinstance(number, Integral) or isinstance(number, bool) or number < least:
+                raise UsageError(f"{name} is {number!r}: give a whole number from {least} on")
+            object.__setattr__(self, name, int(number))
+        if self.seed >= 2**64:
+            raise UsageError(f"seed {self.seed} is too large: give one below 2^64")
         if self.compressor is not None and (self.codec, self.bound) != (None, None):
             raise UsageError("a compressor takes the place of a codec: give compressor, or codec and bound, not both")
-        if self.min_octets < 0:
-            raise UsageError(f"min_octets {self.min_octets} is less than 0: it is the length of a vector")
         self.settings()
         spec = self.spec()
         if self.error_feedback and self.compressor is not None and not spec.keeps_residual:
@@ -120,12 +126,16 @@ class Options:
 
     def settings(self) -> Settings:
         """Return the transport's settings."""
-        offload = Offload.OFF if self.compressor is not None else chosen_offload(self.offload)
+        offload = Offload.OFF
+        if self.compressor is None:
+            offload = chosen_offload(self.offload)
+            if is_required():
+                refuse_off(offload)
         codec, bound = self.codec, self.bound
         if offload is Offload.OFF:
             codec = bound = None
         elif (codec, bound) != (None, None):
-            codec, bound = codec or INLINE_CODEC, INLINE_BOUND_K if bound is None else bound
+            codec, bound = INLINE_CODEC if codec is None else codec, INLINE_BOUND_K if bound is None else bound
         return Settings(codec, bound, self.timeout_s, self.late_s, offload=offload)
 
     def for_weights(self) -> Settings:

@@ -155,7 +155,8 @@ class CompressionState:
     def connected(self) -> Calls[DataPlane]:
         """Return the connections; the first call makes them, and is collective."""
         if self._calls is None:
-            options = {**self.options.compared(), **self.declared}
+            exact_steps = min(self._step, self.options.start_step)  # a rank that loaded no state counts from 0
+            options = {**self.options.compared(), **self.declared, "exact_steps_so_far": exact_steps}
             self._calls = connect(self.group, self.options.settings(), options)
         return self._calls
 

@@ -75,6 +75,14 @@ def is_required() -> bool:
     return os.environ.get(ENV_REQUIRE, "0") not in ("", "0")
 
 
+def refuse_off(offload: Offload) -> None:
+    """Raise UsageError if compression is off, although somebody requires it."""
+    if offload is Offload.OFF:
+        raise UsageError(
+            f"require=True or ${ENV_REQUIRE} asks for compression, and offload is off: give offload auto, nic or inline"
+        )
+
+
 CHUNK_OCTETS_MAX = 2**30
 
 LIMIT_S_MAX = 1e6
@@ -138,11 +146,8 @@ class Settings:
         if chunk is not None and chunk > CHUNK_OCTETS_MAX:
             raise UsageError(f"a chunk of {chunk} octets is too long: give at most {CHUNK_OCTETS_MAX}")
         offload, require = chosen_offload(self.offload), self.require or is_required()
-        if self.require and offload is Offload.OFF:
-            raise UsageError(
-                f"require=True or ${ENV_REQUIRE} asks for compression, and offload is off: give offload auto, nic or "
-                "inline"
-            )
+        if self.require:
+            refuse_off(offload)
         per_call = self.per_call or require
         return replace(self, chunk_octets=chunk, require=require, per_call=per_call, offload=offload)
 

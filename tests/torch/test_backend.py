@@ -173,7 +173,7 @@ def test_a_future_is_done_when_a_wait_is_over_and_its_callbacks_may_wait() -> No
 
 
 def test_options_that_the_backend_does_not_have_are_refused() -> None:
-    with pytest.raises(UsageError, match="min_octets -1"):
+    with pytest.raises(UsageError, match="min_octets is -1"):
         BackendOptions(min_octets=-1)
     with pytest.raises(UsageError, match="offload"):
         BackendOptions(offload="gpu")

@@ -104,6 +104,7 @@ def test_ranks_with_other_options_are_an_error_on_all_ranks_that_names_both_in_w
         "ranks round differently: rank 0 packed with bound 10, rank 2 packed with bound 8",
         other.format(2, "exact_below 5 and exact_vectors True", "exact_below 0 and exact_vectors False"),
         other.format(2, "start_step 10", "start_step 1"),
+        other.format(2, "exact_steps_so_far 1", "exact_steps_so_far 0"),
         other.format(1, "method psgd", "method rsgd"),
         other.format(2, "scale 64.0", "scale auto"),
         other.format(
@@ -183,7 +184,15 @@ def test_an_outer_optimizer_that_cannot_converge_is_refused(wrong: dict[str, flo
         ({"offload": "gpu"}, "gpu"),
         ({"scale": 100.0}, "not a power of two"),
         ({"min_octets": 10}, "min_octets is an option of the backend"),
-        ({"start_step": -1}, "less than 0"),
+        ({"start_step": -1}, "start_step is -1: give a whole number from 0 on"),
+        ({"start_step": "5"}, "start_step is '5'"),
+        ({"start_step": 1.5}, "start_step is 1.5"),
+        ({"batch": 0}, "batch is 0: give a whole number from 1 on"),
+        ({"exact_below": "4k"}, "exact_below is '4k'"),
+        ({"seed": True}, "seed is True"),
+        ({"seed": 2**64}, "seed 18446744073709551616 is too large"),
+        ({"codec": ""}, "codec '' is unknown"),
+        ({"exact_names": [3]}, "exact_names is .*write a list of patterns"),
         ({"start_step": 0}, "named_parameters"),
         ({"exact_names": "norm"}, "write"),
         ({"exact_last": True}, "named_parameters"),
@@ -192,6 +201,16 @@ def test_an_outer_optimizer_that_cannot_converge_is_refused(wrong: dict[str, flo
 def test_options_that_cannot_be_are_refused_before_a_rank_waits(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         CompressionState(**options)
+
+
+def test_what_the_environment_requires_is_not_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NETOFFLOAD_REQUIRE", "1")
+    assert CompressionState(seed=np.int64(3), compressor="qsgd").options.compared()["seed"] == 3
+    with pytest.raises(UsageError, match=r"\$NETOFFLOAD_REQUIRE asks for compression, and offload is off"):
+        CompressionState(offload="off")
+    monkeypatch.setenv("NETOFFLOAD_OFFLOAD", "off")
+    with pytest.raises(UsageError, match="and offload is off"):
+        CompressionState()
 
 
 def test_a_server_is_replaced_by_a_gather_where_there_is_none() -> None:

@@ -98,6 +98,21 @@ def test_a_rank_that_does_not_come_to_the_first_address_is_named_on_all() -> Non
         assert str(error).startswith("rank 3 did not come to the set-up within 0.3 s")
 
 
+def test_a_gather_that_failed_leaves_nothing_to_the_next_one() -> None:
+    addresses = [free_address()] * 2
+    failed = threading.Barrier(2)
+
+    def body(rank: int) -> Any:
+        with AddressRendezvous(addresses, rank, limit_s=20.0) as gather:
+            gather("first")
+            with pytest.raises((CollectiveError, TypeError)):
+                gather(object() if rank == 0 else "second")  # which rank 0 cannot send
+            failed.wait(10)
+            return gather("third")
+
+    assert on_threads(range(2), body) == [["third"] * 2] * 2
+
+
 def test_a_rank_that_ends_between_two_gathers_is_named_at_once_on_all() -> None:
     addresses = [free_address()] * 3
 

@@ -23,7 +23,8 @@ def report(
         Path, typer.Argument(help="Records that train or demo wrote; or a folder of reproduce.", show_default=False)
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for table.txt, summary.json, figures.", show_default=False)
+        Path | None,
+        typer.Option(help="Write table.txt, summary.json and figures into this folder.", show_default=False),
     ] = None,
     curves: Annotated[
         Path | None,
@@ -62,10 +63,11 @@ def report(
         reports.draw_curves(results.read_records(records), curves)
         notes.print(f"written to {curves}", highlight=False)
         return
+    found = results.read_records(records)
     if out is None:
-        raise UsageError("a report needs --out FOLDER, --curves FILE, or --html for a folder of reproduce")
-    summary = reports.write_report(results.read_records(records), out, reports.get(axis))
-    print_summary(summary, as_json=as_json)
+        print_summary(reports.summarise(found, reports.get(axis)), as_json=as_json)
+        return
+    print_summary(reports.write_report(found, out, reports.get(axis)), as_json=as_json)
     notes.print(f"written to {out}", highlight=False)
 
 

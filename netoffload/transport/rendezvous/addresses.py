@@ -102,15 +102,22 @@ class AddressRendezvous:
         if self.size == 1:
             return [value]
         deadline_s = time.monotonic() + self._limit_s
-        return self._collect(value, deadline_s) if self.rank == 0 else self._ask(value, deadline_s)
+        try:
+            return self._collect(value, deadline_s) if self.rank == 0 else self._ask(value, deadline_s)
+        except BaseException:
+            self._close_lines()  # the next gather would take what this one left in them
+            raise
 
     def close(self) -> None:
         """End the connections to rank 0; those of the data plane stay."""
+        self._close_lines()
+        if self._listener is not None:
+            self._listener.close()
+
+    def _close_lines(self) -> None:
         for line in self._lines.values():
             line.conn.close()
         self._lines.clear()
-        if self._listener is not None:
-            self._listener.close()
 
     def __enter__(self) -> Self:
         """Return self."""

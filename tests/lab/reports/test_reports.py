@@ -18,8 +18,10 @@ from netoffload.lab.results import (
     Learning,
     Record,
     Spread,
+    append_records,
 )
 from tests.lab.records import a_run
+from tests.shared.commands import netoffload
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -213,6 +215,14 @@ def test_a_report_is_a_folder_with_table_summary_and_figure(runs: Sequence[Recor
     assert json.loads((folder / "summary.json").read_text()) == json.loads(json.dumps(summary.to_json()))
     assert (folder / "table.txt").read_text() == reports.table_text(summary)
     assert (folder / "figure.png").read_bytes().startswith(PNG_SIGNATURE)
+
+
+def test_a_report_without_a_folder_is_only_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    append_records(tmp_path / "runs.jsonl", four_runs())
+    printed = netoffload("report", "runs.jsonl", "--json")
+    assert json.loads(printed.stdout) == json.loads(json.dumps(reports.summarise(four_runs()).to_json()))
+    assert [one.name for one in tmp_path.iterdir()] == ["runs.jsonl"]
 
 
 @pytest.mark.parametrize("runs", [four_runs(), [a_run("inc", 0.07)]], ids=len)

@@ -302,7 +302,7 @@ def begin(rank: int, options: dict[str, Any]) -> None:
 
 
 def differing(rank: int) -> Any:
-    """Options of which one differs on rank 2; then a period that differs; then a group of the backend."""
+    """Options of which one differs on rank 2; then a state, a period, and a group of the backend that differ."""
     pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"scale": 64}, {}),
         ({"scale": None, "error_feedback": True}, {"error_feedback": False}),
@@ -320,6 +320,12 @@ def differing(rank: int) -> Any:
             del options["offload"]
         said = error_of(partial(begin, rank, options), (CollectiveError, RuntimeError))
         errors.append(said.splitlines()[0])
+    saved, resumed = Run(rank, {"offload": "inline"}), Run(rank, {"offload": "inline"})
+    saved.train(2)
+    if rank == 2:
+        resumed.state.load_state_dict(saved.state.state_dict())
+    said = error_of(lambda: resumed.train(1), (CollectiveError, RuntimeError))
+    errors.append(said.splitlines()[0])
     periodic = PeriodicRun(rank, {"offload": "off"}, method="psgd" if rank else "rsgd")
     errors.append(error_of(lambda: periodic.train(4), CollectiveError))
     for backend_options in (BackendOptions(scale=64.0 if rank == 2 else "auto"), BackendOptions() if rank else None):
