@@ -22,6 +22,7 @@ from tests.engine import judgement_oracle as oracle
 from tests.engine.frames import make_segment, tcp_of
 from tests.engine.nic_pair import FIRST, connected
 from tests.shared.example_counts import examples
+from tests.shared.quick_cases import NIGHT
 
 Octets = Uint8Array
 
@@ -95,7 +96,7 @@ def streams() -> Iterator[bytes]:
 @pytest.mark.slow
 def test_agrees_with_the_oracle() -> None:
     said = set()
-    for stream in itertools.islice(streams(), 0, None, 7 if JIT_DISABLED else 1):
+    for stream in itertools.islice(streams(), 0, None, 7 if JIT_DISABLED else 1 if NIGHT else 3):
         expected = oracle.judge(stream)
         assert judge(stream) == expected, stream.hex(" ", 4)
         said.add(expected)

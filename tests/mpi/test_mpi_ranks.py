@@ -15,6 +15,7 @@ from tests.shared.commands import ranks
 from tests.shared.documented import blocks
 from tests.shared.forked_ranks import forks_of
 from tests.shared.local_ranks import run_local_ranks
+from tests.shared.quick_cases import by_day
 
 PROGRAMS = Path(__file__).with_name("programs")
 
@@ -115,7 +116,8 @@ def sources() -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_mpi4pys_own_tests_pass_through_comp(sources: Path) -> None:
-    done = ranks(3, "-m", "tests.mpi.mpi4py_suite", "--only-float32", "--tests", str(sources), timeout_s=220)
+@pytest.mark.parametrize("count", by_day([2, 3], [2]))
+def test_mpi4pys_own_tests_pass_through_comp(sources: Path, count: int) -> None:
+    done = ranks(count, "-m", "tests.mpi.mpi4py_suite", "--only-float32", "--tests", str(sources), timeout_s=220)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failed" in done.stdout

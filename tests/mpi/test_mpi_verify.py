@@ -24,6 +24,7 @@ from tests.mpi.verify.failures import FAMILIES
 from tests.mpi.verify.run import Trial, first_difference
 from tests.shared.commands import python, ranks
 from tests.shared.forked_ranks import _forks  # noqa: F401
+from tests.shared.quick_cases import by_day
 
 pytestmark = [pytest.mark.mpi]
 
@@ -37,12 +38,17 @@ NOT_MOVING = {"Barrier"}
 
 @pytest.mark.parametrize(
     ("mpi", "most", "sizes"),
-    [
-        ("mpich", 8, (1024,)),
-        ("openmpi", 5, (7,)),
-        # Several chunks, and chains instead of trees.
-        ("mpich", 3, (0, 1, 200_003)),
-    ],
+    by_day(
+        [
+            ("mpich", 8, (1024,)),
+            ("mpich", 5, (1024,)),
+            ("openmpi", 5, (7,)),
+            ("openmpi", 3, (7,)),
+            # Several chunks, and chains instead of trees.
+            ("mpich", 3, (0, 1, 200_003)),
+        ],
+        [("mpich", 5, (1024,)), ("openmpi", 3, (7,)), ("mpich", 3, (0, 1, 200_003))],
+    ),
 )
 def test_every_call_is_plain_mpis_and_the_codecs(mpi: str, most: int, sizes: tuple[int, ...]) -> None:
     words = [word for size in sizes for word in ("--size", str(size))]
@@ -127,7 +133,11 @@ def test_a_program_that_is_ended_leaves_no_rank(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mpi", "strike", "timeout_s"), [("mpich", "kill", 30), ("mpich", "stop", 4), ("openmpi", "kill", 30)]
+    ("mpi", "strike", "timeout_s"),
+    by_day(
+        [("mpich", "kill", 30), ("mpich", "stop", 4), ("openmpi", "kill", 30)],
+        [("mpich", "kill", 30), ("mpich", "stop", 4)],
+    ),
 )
 def test_every_survivor_of_every_call_names_the_rank(
     mpi: str, strike: str, timeout_s: int, capsys: pytest.CaptureFixture[str]

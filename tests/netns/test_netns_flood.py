@@ -21,7 +21,7 @@ from tests.shared.quick_cases import NIGHT
 from tests.soak.events import ip
 
 WORKER = str(Path(__file__).with_name("programs") / "flood_worker.py")
-SECONDS = 60 if NIGHT else 8
+SECONDS = 60 if NIGHT else 5
 KEPT = 5000
 SILENT_ADDRESS = "10.98.1.78"
 """An address whose hardware address the node knows, but where no host is."""

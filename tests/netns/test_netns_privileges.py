@@ -56,11 +56,11 @@ SUDO = "start the NIC with sudo"
 
 LACKING = [
     *(
-        ((f"--bounding-set=-{name}",), "tap:not0 --wire w0 --wire-netns WIRE", f"CAP_{name.upper()} is missing")
+        ((f"--bounding-set=-{name}",), "tap:not1 --wire w0 --wire-netns WIRE", f"CAP_{name.upper()} is missing")
         for name in ("setpcap", "setuid", "setgid")
     ),
-    ((*NOBODY, *NETWORK_ONLY), "tap:not0 --wire lo", f"only root can give up its rights: {SUDO}"),
-    *((NO_RIGHTS, f"{kind}:not0 --wire lo{more}", SUDO) for kind in ("tap", "veth") for more in ("", IN_NETNS)),
+    ((*NOBODY, *NETWORK_ONLY), "tap:not1 --wire lo", f"only root can give up its rights: {SUDO}"),
+    *((NO_RIGHTS, f"{kind}:not1 --wire lo{more}", SUDO) for kind in ("tap", "veth") for more in ("", IN_NETNS)),
 ]
 
 

@@ -84,7 +84,7 @@ def run_under_ray(*words: str) -> dict[str, tuple[str, int]]:
 
 @pytest.mark.timeout(3 * TIMEOUT_S)
 @pytest.mark.parametrize("beside_gloo", by_day([False, True], [False]))
-@pytest.mark.parametrize("run", [run_under_torchrun, run_under_ray])
+@pytest.mark.parametrize("run", by_day([run_under_torchrun, run_under_ray], [run_under_torchrun]))
 def test_one_line_of_an_engine_compresses_every_step(
     run: Callable[..., dict[str, tuple[str, int]]], beside_gloo: bool
 ) -> None:
