@@ -33,6 +33,8 @@ those of every other 64 octets:
 =========  ============================================================================================================
 integers   subnormals; more than two and a sixteenth of the words, or one at either end of the segment
 tiny       below 2^-62; more than eight and a half
+huge       2^32 and more, but not infinite; more than two and a sixteenth. A third of random words is, so compressed,
+           encrypted and executable files have them, and float64, images and text beyond ASCII
 text       four octets from 0x20 to 0x7f, blanks and characters of ASCII; more than two and a half
 =========  ============================================================================================================
 
@@ -284,18 +286,21 @@ def judge_again(row: Int64Array, seq: int) -> None:
     row[JUDGED_AGAIN] = 1
 
 
-# Evidence about one word or several: four counts in one number.
-_COUNT_BITS: Final = 16
+# Evidence about one word or several: five counts in one number.
+_COUNT_BITS: Final = 12
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 _INTEGERS: Final = _COUNT_BITS
 _TINY: Final = 2 * _COUNT_BITS
 _TEXT: Final = 3 * _COUNT_BITS
+_HUGE: Final = 4 * _COUNT_BITS
 _LANES: Final = 16
 """Words that are weighed at once."""
 
 _MAGNITUDE: Final = 0x7FFFFFFF
 _NORMAL_MIN: Final = 1 << 23
 _TINY_MAX: Final = EXPONENT_MIN << 23
+_HUGE_MIN: Final = 127 + 32 << 23
+_INFINITE: Final = 255 << 23
 _SHOWN_MIN: Final = 0x20
 _SHOWN_COUNT: Final = 0x60
 
@@ -308,12 +313,13 @@ def _is_shown(octet: int) -> bool:
 
 @inline_kernel
 def evidence_of(word: int) -> int:
-    """Return the counts for one word: whether it is not 0, an integer, tiny, text."""
+    """Return the counts for one word: whether it is not 0, an integer, tiny, text, huge."""
     magnitude = word & _MAGNITUDE
     text = _is_shown(word & 0xFF) and _is_shown(word >> 8 & 0xFF)
     text = text and _is_shown(word >> 16 & 0xFF) and _is_shown(word >> 24)
     counts = int(magnitude != 0) | int(0 < magnitude < _NORMAL_MIN) << _INTEGERS
-    return counts | int(0 < magnitude < _TINY_MAX) << _TINY | int(text) << _TEXT
+    counts |= int(0 < magnitude < _TINY_MAX) << _TINY | int(text) << _TEXT
+    return counts | int(_HUGE_MIN <= magnitude < _INFINITE) << _HUGE
 
 
 if JIT_DISABLED:
@@ -346,7 +352,9 @@ else:
         either = builder.and_(builder.or_(words, builder.shl(words, _every(1))), _every(0x40404040))
         low = builder.and_(builder.xor(words, _every(0xFFFFFFFF)), _every(0x80808080))
         text = builder.icmp_signed("==", builder.or_(either, low), _every(0xC0C0C0C0))
+        huge = builder.icmp_unsigned("<", builder.sub(magnitudes, _every(_HUGE_MIN)), _every(_INFINITE - _HUGE_MIN))
         counts = builder.add(_emit_count(builder, nonzero, 0), _emit_count(builder, tiny, _TINY))
+        counts = builder.add(counts, _emit_count(builder, huge, _HUGE))
         return builder.add(counts, _emit_count(builder, text, _TEXT))
 
     def _emit_integers(builder: Builder, words: Value) -> Value:
@@ -370,8 +378,8 @@ else:
 def _speaks_against(counts: int) -> bool:
     """Whether the words that were counted cannot all be floats."""
     nonzero, integers = counts & _COUNT_MASK, counts >> _INTEGERS & _COUNT_MASK
-    tiny = counts >> _TINY & _COUNT_MASK
-    return integers > 2 + nonzero // 16 or tiny > 8 + nonzero // 2 or _is_text_against(counts)
+    tiny, huge = counts >> _TINY & _COUNT_MASK, counts >> _HUGE
+    return max(integers, huge) > 2 + nonzero // 16 or tiny > 8 + nonzero // 2 or _is_text_against(counts)
 
 
 @inline_kernel

@@ -92,11 +92,12 @@ def _speaks_against(quads: list[bytes]) -> bool:
     text = [quad for quad in quads if all(0x20 <= octet <= 0x7F for octet in quad)]
     repeated = [quad for before, quad in itertools.pairwise(text) if quad == before and is_repeatable(quad)]
     integers = [quad for quad in quads if is_subnormal(quad)]
+    huge = [quad for quad in quads if 2.0**32 <= math.fabs(struct.unpack("<f", quad)[0]) < math.inf]
     count = len(quads)
     if len(text) > 2 + count // 2:
         count -= len(repeated)
     is_text = len(text) - len(repeated) > 2 + count // 2
-    return len(integers) > 2 + count // 16 or len(tiny) > 8 + count // 2 or is_text
+    return max(len(integers), len(huge)) > 2 + count // 16 or len(tiny) > 8 + count // 2 or is_text
 
 
 def is_repeatable(quad: bytes) -> bool:

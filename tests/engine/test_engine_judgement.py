@@ -41,7 +41,7 @@ WORDS_OF_INTEREST = (
     0, 1, 0x007FFFFF, 0x00800000, 0x207FFFFF, 0x20800000, 0x277FFFFF, 0x27800000, 0x3F800000, 0x3F333333, 0x4BFFFFFF,
     0x4C000000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000, 0x7FC00001, 0x80000000, 0x80000001, 0xBF800000,
     0xFF800000, 0xFFC00000, 0xFFFFFFFF, 0x31000000, 0x3F000000, 0x3F803F80, 0x3F803F81, 0x30304000, 0x30303130,
-    0x3B7D7C50, 0x353C2943, 0x302C302E, 0x74786574,
+    0x3B7D7C50, 0x353C2943, 0x302C302E, 0x74786574, 0x4F7FFFFF, 0x4F800000,
 )  # fmt: skip
 
 
@@ -303,7 +303,12 @@ def test_arrays_of_floats_stay_plausible_in_segments_of_any_length() -> None:
 
 @real_data
 @pytest.mark.parametrize(
-    "name", ["en utf-8", "json", "csv of zeros", "Python", "HTTP", "int32 ids", "int16 small", "tar"]
+    "name",
+    [
+        *("en utf-8", "ru utf-8", "zh utf-8", "ja utf-8", "json", "csv of zeros", "Python", "HTTP"),
+        *("int8 large", "int16 small", "int32 ids", "int64 large", "Unix times", "array of doubles", "pickle"),
+        *("random", "gzip", "zip", "tar", "tar.gz", "PDF", "TLS", "ssh", "git pack"),
+    ],
 )
 def test_other_octets_behind_floats_are_noticed(name: str) -> None:
     octets = corpus.others()[name]
