@@ -326,6 +326,8 @@ class NicProcess(NicOptions):
     def __post_init__(self) -> None:
         """Refuse impossible values, as far as they show without opening anything."""
         super().__post_init__()
+        if self.trace is None and self.trace_side != "both":
+            raise UsageError("a trace side goes with a trace: give --trace FILE, or leave --trace-side out")
         if self.bypass == "kernel" and self.trace is not None:
             raise UsageError("a trace and bypass kernel exclude each other: the NIC has to see every frame")
         kind, _, name = self.host.partition(":")

@@ -129,7 +129,7 @@ class Options:
         offload = Offload.OFF
         if self.compressor is None:
             offload = chosen_offload(self.offload)
-            if is_required():
+            if self.require or is_required():
                 refuse_off(offload)
         codec, bound = self.codec, self.bound
         if offload is Offload.OFF:

@@ -142,6 +142,7 @@ class Periodic:
         self._flat[:] = np.frombuffer(octets, np.float32)
         self._steps, self._memory = state["steps"], state["method"]
         self._method = None
+        self._compared["resumed_after_step"] = self._steps
 
     def _average(self) -> None:
         # The optimizer has applied the gradient already: the method gets none, and its update fetches the weights.

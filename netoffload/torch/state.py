@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 from netoffload.collectives import allgather_payloads
 from netoffload.config import Offload
-from netoffload.errors import UsageError
+from netoffload.errors import NetOffloadError, UsageError
 from netoffload.methods import Bucket, Member, Memory, Selection, SelectiveReducer, parse
 from netoffload.methods.floats import RingReducer, ring_octets
 from netoffload.methods.scales import auto_rms
@@ -39,12 +40,13 @@ LANES: Final = (Lane.TAGGED, Lane.UNTAGGED)
 class Report:
     """What a state did so far, seen from this rank."""
 
-    steps: int  # number of training steps
-    ring_octets: int  # that a rank of an uncompressed ring sends for the gradients of these steps, as float32
-    sent_octets: int  # that this rank or its NIC sent, without headers
+    steps: int  # number of training steps, those before a resume included
+    ring_octets: int  # that a rank of an uncompressed ring sends for this process's gradients, as float32
+    sent_octets: int  # that this process or its NIC sent, without headers
     scales: dict[str, float]  # by parameter, the factor of its values in the latest step that compressed them
     vanished: int  # number of buckets whose sum was rounded to nothing although a gradient was not 0
-    info: CommInfo  # octets and times of the connections
+    info: CommInfo
+    """Octets and times. The NIC's part is that of the connections since the latest ``close``."""
 
     @property
     def ratio(self) -> float:
@@ -70,6 +72,10 @@ class CompressionState:
     _cut: list[Bucket]
     _step: int = 0
     _octets: int = 0
+    _ring_octets_before: int = 0
+    """Of the connections that are closed, as ``_before``."""
+    _resumed_after: int | None = None
+    """The step after which a state was saved that a caller has loaded."""
     first: FirstGradient | None = None
     """What this state waits for; None: it came, or nothing is to be compressed."""
     _divisor: int | None = None
@@ -156,7 +162,8 @@ class CompressionState:
         """Return the connections; the first call makes them, and is collective."""
         if self._calls is None:
             exact_steps = min(self._step, self.options.start_step)  # a rank that loaded no state counts from 0
-            options = {**self.options.compared(), **self.declared, "exact_steps_so_far": exact_steps}
+            more = {"exact_steps_so_far": exact_steps, "resumed_after_step": self._resumed_after}
+            options = {**self.options.compared(), **self.declared, **more}
             self._calls = connect(self.group, self.options.settings(), options)
         return self._calls
 
@@ -205,10 +212,11 @@ class CompressionState:
         calls, reducer, names = self._calls, self._reducer, self.layers.names
         scales = {} if reducer is None else {names[layer]: scale for layer, scale in reducer.scales().items()}
         vanished = 0 if reducer is None else reducer.vanished
-        if calls is None:
-            return Report(self._step, 0, 0, scales, vanished, CommInfo())
-        info = with_nic(calls.totals, calls.plane.account.read(), None)
-        ring = ring_octets(self._octets, calls.plane.exchange.size)
+        ring, info = self._ring_octets_before, self._before
+        if calls is not None:
+            ring += ring_octets(self._octets, calls.plane.exchange.size)
+            here = with_nic(calls.totals, calls.plane.account.read(), None)
+            info = dataclasses.replace(info + here, nic=here.nic, nic_counters=here.nic_counters)
         return Report(self._step, ring, info.payload_octets, scales, vanished, info)
 
     def state_dict(self) -> Memory:
@@ -239,15 +247,19 @@ class CompressionState:
         """Take over what :meth:`state_dict` returned.
 
         That of a state to which no gradient had come lets this one begin anew. UsageError if another model did. The
-        next gradient raises one if another rank or another method did.
+        next gradient raises one if another rank or another method did, or if only some ranks loaded theirs.
         """
+        self._take_over(state)
+        self._resumed_after = self._step if state else None
+
+    def _take_over(self, state: Memory) -> None:
         if not state:
             self._reducer = self._restored = None
             self._step, self._cut = 0, []
             return
         if state.get("format") != FORMAT:
             raise UsageError(f"the state has format {state.get('format')}; this program reads {FORMAT}")
-        if missing := sorted(_SAVED - state.keys()):
+        if missing := sorted(_SAVED - state.keys()) or sorted({"inner"} - state["memory"].keys()):
             raise UsageError(f"the state has no {', '.join(missing)}: it was not made by state_dict(), or is cut")
         self.layers.expect(state["sizes"])
         self._reducer, self._restored = None, state
@@ -260,9 +272,15 @@ class CompressionState:
             self._weights = None
         if (calls := self._calls) is not None:
             if held := self.state_dict():
-                self.load_state_dict(held)
+                self._take_over(held)
+            reading = None
+            with contextlib.suppress(NetOffloadError):  # a NIC that has ended
+                reading = calls.plane.account.read()
             self._calls = None
             calls.close()
+            self._before += with_nic(calls.totals, reading, None)
+            self._ring_octets_before += ring_octets(self._octets, calls.plane.exchange.size)
+            self._octets = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled."""
@@ -287,6 +305,7 @@ class CompressionState:
     def _begin(self, group: dist.ProcessGroup | None, layers: Layers, options: Options) -> None:
         self.group, self.layers, self.options = group, layers, options
         self._cut = []
+        self._before = CommInfo()
         self.declared: dict[str, Any] = {}
         """What a door adds to the options that ranks compare when they connect, as JSON values."""
 

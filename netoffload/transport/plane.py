@@ -41,7 +41,7 @@ from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_n
 from netoffload.collectives.ring import chunk_for
 from netoffload.compiled.arrays import Float32Array, Uint16Array
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, Offload, chosen_offload, parse_size_octets
-from netoffload.errors import MalformedError, NetOffloadError, UsageError
+from netoffload.errors import CollectiveError, MalformedError, NetOffloadError, UsageError
 from netoffload.transport.info import NicAccount
 from netoffload.transport.messages.links import Links
 from netoffload.transport.messages.watch import FIRST_CONTEXT, Watch
@@ -376,7 +376,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
         except (NetOffloadError, OSError) as error:
             offer, failure = Offer(failure=str(error)), error
         offers = [Offer.from_json(value) for value in rendezvous(offer.to_json())]
-        agreed = _agree_together(rendezvous, offers, failure)
+        agreed = _agree_together(rendezvous, offers, failure, require=settings.require)
         if settings.only_moves and len({one.address for one in offers}) == 1:
             agreed = Agreement(None, agreed.marking, Offload.OFF)  # no link is slower than a codec
         if shared is not None:
@@ -429,19 +429,22 @@ def enter(watch: Watch, number: int, timeout_s: float, late_s: float) -> TcpExch
 
 
 def _agree_together(
-    rendezvous: Rendezvous, offers: Sequence[Offer], failure: NetOffloadError | OSError | None
+    rendezvous: Rendezvous, offers: Sequence[Offer], failure: NetOffloadError | OSError | None, *, require: bool
 ) -> Agreement:
     """Return what the ranks agree on; where they do not, no rank ends before all have read the offers."""
     try:
         if failure is not None and not isinstance(failure, OSError):
             raise failure  # its message is clearer than that of agree(), which the other ranks raise
         agreed = agree(offers)
+        raw = what_stays_raw(agreed, offers)
+        if raw and require:
+            raise CollectiveError(f"compression is required, but {raw}")
     except NetOffloadError:
         with contextlib.suppress(NetOffloadError):
             rendezvous(None)  # the store may end with a rank
         raise
-    if rendezvous.rank == 0 and (warning := what_stays_raw(agreed, offers)):
-        warn_once(warning)
+    if rendezvous.rank == 0 and raw:
+        warn_once(raw)
     return agreed
 
 

@@ -104,7 +104,10 @@ def test_ranks_with_other_options_are_an_error_on_all_ranks_that_names_both_in_w
         "ranks round differently: rank 0 packed with bound 10, rank 2 packed with bound 8",
         other.format(2, "exact_below 5 and exact_vectors True", "exact_below 0 and exact_vectors False"),
         other.format(2, "start_step 10", "start_step 1"),
-        other.format(2, "exact_steps_so_far 1", "exact_steps_so_far 0"),
+        other.format(
+            2, "exact_steps_so_far 1 and resumed_after_step 2", "exact_steps_so_far 0 and resumed_after_step None"
+        ),
+        other.format(1, "resumed_after_step 4", "resumed_after_step None"),
         other.format(1, "method psgd", "method rsgd"),
         other.format(2, "scale 64.0", "scale auto"),
         other.format(
@@ -117,7 +120,8 @@ def test_ranks_with_other_options_are_an_error_on_all_ranks_that_names_both_in_w
 
 @pytest.mark.slow
 def test_a_wrapped_optimizer_is_saved_copied_hooked_and_scaled_like_a_plain_one(launcher: Launcher) -> None:
-    found = found_by(launcher, "wrapped", "scaler", "accumulated", "failed")
+    found = found_by(launcher, "wrapped", "scaler", "accumulated", "failed", "reconnected")
+    assert list(found["reconnected"].values()) == [[True] * 5] * 3
     assert list(found["wrapped"].values()) == [[True] * 6] * 3
     assert list(found["accumulated"].values()) == [[True] * 2] * 3
     for said in found["failed"].values():
@@ -181,6 +185,7 @@ def test_an_outer_optimizer_that_cannot_converge_is_refused(wrong: dict[str, flo
         ({"compressor": "bf16", "error_feedback": True}, "keeps no residual.* write bf16:via=gather"),
         ({"compressor": "8bit-dynamic:via=ring", "error_feedback": True}, "write 8bit-dynamic:via=gather"),
         ({"codec": "zip"}, "zip"),
+        ({"offload": "off", "require": True}, "asks for compression, and offload is off"),
         ({"offload": "gpu"}, "gpu"),
         ({"scale": 100.0}, "not a power of two"),
         ({"min_octets": 10}, "min_octets is an option of the backend"),

@@ -266,6 +266,14 @@ def test_ranks_without_nics_compress_by_themselves_and_a_wish_for_nics_is_answer
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("netoffload: warning: no rank knows a NIC, so nothing is compressed: $NETOFFLOAD_CONTROL ")
 
+    def required(_rank: int, another: MakeOne) -> str:
+        with pytest.raises(CollectiveError) as caught:
+            another(offload="nic", require=True)
+        return str(caught.value)
+
+    for error in run(required):
+        assert error.startswith("compression is required, but no rank knows a NIC, so nothing is compressed: ")
+
 
 def test_ranks_whose_nic_rounds_in_another_way_make_a_new_watch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

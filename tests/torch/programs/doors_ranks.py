@@ -326,11 +326,35 @@ def differing(rank: int) -> Any:
         resumed.state.load_state_dict(saved.state.state_dict())
     said = error_of(lambda: resumed.train(1), (CollectiveError, RuntimeError))
     errors.append(said.splitlines()[0])
+    averaged = [PeriodicRun(rank, {"offload": "off"}, outer=Outer()) for _ in range(2)]
+    averaged[0].train(4)
+    if rank == 1:
+        averaged[1].periodic.load_state_dict(averaged[0].periodic.state_dict())
+    errors.append(error_of(lambda: averaged[1].train(4), CollectiveError))
     periodic = PeriodicRun(rank, {"offload": "off"}, method="psgd" if rank else "rsgd")
     errors.append(error_of(lambda: periodic.train(4), CollectiveError))
     for backend_options in (BackendOptions(scale=64.0 if rank == 2 else "auto"), BackendOptions() if rank else None):
         errors.append(error_of(partial(dist.new_group, backend="netoffload", pg_options=backend_options)))
     return errors
+
+
+def reconnected(rank: int) -> list[bool]:
+    """A report before and after a close, and after more steps."""
+    run = Run(rank, {"offload": "inline", "codec": "packed", "bound": 8})
+    run.train(3)
+    before = run.state.report()
+    run.state.close()
+    closed = run.state.report()
+    run.train(6)
+    after = run.state.report()
+    run.state.close()
+    return [
+        before.steps == closed.steps == 3,
+        before.ring_octets == closed.ring_octets == after.ring_octets / 2,
+        0 < before.sent_octets == closed.sent_octets < after.sent_octets,
+        before.info.calls == closed.info.calls < after.info.calls,
+        run.state.report().sent_octets == after.sent_octets,
+    ]
 
 
 def wrapped(rank: int) -> Any:
@@ -505,7 +529,7 @@ def closed(rank: int) -> Any:
 
 ALL = (
     *(doors, pickled, half, death, refusal, kinds, spike, two_models, differing),
-    *(wrapped, scaler, accumulated, unlike, failed, closed),
+    *(wrapped, scaler, accumulated, unlike, failed, closed, reconnected),
 )
 SCENARIOS: dict[str, Callable[[int], Any]] = {one.__name__: one for one in ALL}
 
