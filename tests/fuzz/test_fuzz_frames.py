@@ -12,10 +12,11 @@ from tests.fuzz import frames
 from tests.fuzz.__main__ import main
 from tests.fuzz.frames import FRAME_ROOM, FRAME_SLACK
 from tests.fuzz.samples import make_samples
+from tests.shared.quick_cases import NIGHT
 
 pytestmark = pytest.mark.timeout(400)  # what is compiled here takes half a minute on a quiet machine
 
-COUNT = 300 if JIT_DISABLED else 200_000
+COUNT = 300 if JIT_DISABLED else 200_000 if NIGHT else 100_000
 NOT_THE_ENGINES = {
     Counter.DROP_WIRE_FULL,
     Counter.DROP_WIRE_DOWN,

@@ -208,7 +208,14 @@ def meet(seed: int) -> list[Any]:
         return list(threads.map(body, range(SIZE)))
 
 
-@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 120), marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(6),
+        pytest.param(range(6, 60), marks=pytest.mark.slow),
+        pytest.param(range(60, 120), marks=pytest.mark.night),
+    ],
+)
 def test_a_store_with_which_somebody_meddles_is_an_error_on_all_ranks_or_on_none(
     seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
