@@ -36,7 +36,8 @@ def test_every_frame_is_accounted_for_and_every_reason_is_met() -> None:
     assert tally.total() >= 2 * COUNT
     if not JIT_DISABLED:
         assert {counter.name.lower() for counter in set(frames.OUTCOMES) - NOT_THE_ENGINES} <= tally.keys()
-        assert tally["tx_segments"] > COUNT / 25  # one codec of eight is exact, to which noise is no gain
+        # One codec of eight is exact, to which noise is no gain; noise behind floats leaves exact.
+        assert tally["tx_segments"] > COUNT / 40
         assert tally["rx_blocks"] > COUNT / 20
 
 
