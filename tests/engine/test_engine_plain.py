@@ -109,7 +109,8 @@ def test_floats_that_were_lost_on_the_way_to_the_nic_leave_rounded_when_they_com
     assert ends.send(1000, 1800) == [(1000, ROUNDED[1000:1800])]
     ends.acknowledge(3000)
     ends.send(3000, 4000)
-    # Nothing is lost any more: what is sent again was looked at when it was new.
+    ends.send(4400, 4800)
+    # Only 4000 to 4400 is lost now: what is sent again before it was looked at when it was new.
     again = make_segment(TEXT[:400], seq=FIRST + 3000)
     (got,) = ends.receiver.from_wire(ends.sender.from_host(again))
     assert tcp_of(got)[1] != TEXT[:400]
