@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 
 import netoffload
 from netoffload.errors import EXTRAS
+from tests.shared.quick_cases import by_day
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -130,7 +131,7 @@ def test_the_core_alone_answers(environment: Environment) -> None:
     assert have.stdout.split() == ["None"] * len(EXTRAS)
 
 
-@pytest.mark.parametrize("extra", sorted(set(EXTRAS.values())))
+@pytest.mark.parametrize("extra", by_day(sorted(set(EXTRAS.values())), sorted({*EXTRAS.values()} - {"engines"})))
 def test_an_extra_alone_brings_what_it_is_for(environment: Environment, extra: str) -> None:
     brought = [package for package, by in EXTRAS.items() if by == extra]
     if importlib.util.find_spec(brought[0]) is None:

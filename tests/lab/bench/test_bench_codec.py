@@ -14,10 +14,14 @@ from netoffload.compressors import libraries as peers
 from netoffload.errors import RunError
 from netoffload.lab.bench import codec as bench
 from tests.shared.commands import netoffload
+from tests.shared.quick_cases import by_day
 
 VALUES = np.random.default_rng(1).normal(0, 0.05, 1003).astype(np.float32)
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="times compiled kernels")
+
+
+CONTENDERS = [(codec, kernel) for codec in CODECS.values() for kernel in bench.variants(codec)]
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +32,7 @@ def one_call_per_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec", "kernel"),
-    [(codec, kernel) for codec in CODECS.values() for kernel in bench.variants(codec)],
+    by_day(CONTENDERS, [(codec, kernel) for codec, kernel in CONTENDERS if kernel == bench.variants(codec)[0]]),
     ids=lambda one: one if isinstance(one, str) else one.name,
 )
 def test_every_contender_is_checked_and_described(codec: Codec, kernel: str) -> None:

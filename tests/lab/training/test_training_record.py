@@ -206,9 +206,9 @@ def test_what_a_rank_leaves_is_read_back_and_its_absence_is_an_error(tmp_path: P
 
 
 def test_a_run_that_memory_does_not_hold_is_refused_in_one_line() -> None:
-    hdc, large = TrainSettings("inc"), TrainSettings("inc", model="vgg16", batch=10_000)
+    hdc, large = TrainSettings("inc"), TrainSettings("inc", model="cnn", batch=1_000_000)
     assert 3 * 4 * 1_149_010 < check_memory([hdc]) - BASE_OCTETS < 4 * 4 * 1_149_010
-    with pytest.raises(UsageError, match=r"vgg16 by inc needs about \d{3}\.\d GB on each of 4 workers, .* are free"):
+    with pytest.raises(UsageError, match=r"cnn by inc needs about \d{3}\.\d GB on each of 4 workers, .* are free"):
         check_memory([hdc, large])
     worker, aggregator = rank_octets(TrainSettings("wa"))
     assert (worker, aggregator) < (rank_octets(hdc)[0], worker + 4 * 1_149_010 + 1)  # the aggregator's is the momentum
