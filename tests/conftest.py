@@ -18,7 +18,7 @@ from tests.shared.example_counts import ALL_PERCENT
 from tests.shared.quick_cases import NIGHT
 
 # The first example of a property may compile a kernel, and a busy machine may take its core away: time is no property.
-settings.register_profile("netoffload", deadline=None, max_examples=ALL_PERCENT if NIGHT else ALL_PERCENT // 2)
+settings.register_profile("netoffload", deadline=None, max_examples=ALL_PERCENT if NIGHT else ALL_PERCENT // 3)
 # For ./scripts/check, and for kernels that run as plain Python.
 settings.register_profile("quick", deadline=None, max_examples=10)
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"

@@ -14,12 +14,14 @@ from tests.shared.training_bits import TABLE, alone, in_memory, in_processes, me
 KNOWN: Final[dict[str, dict[str, str]]] = json.loads(TABLE.read_text(encoding="utf-8"))
 CASES: Final = [(nodes, name) for nodes in ("2", "4") for name in KNOWN[nodes]]
 QUICK: Final = [("2", "inc+c"), ("2", "terngrad"), ("2", "buckets"), ("2", "pqasgd:p=3"), ("4", "inc"), ("4", "wa")]
+ALIKE: Final = ("22b-T", "24b-T", "8bit-static", "8bit-mantissa", "8bit-linear", "bf16", "snappy", "zstd", "zfp")
+"""Methods that differ from another one by their compressor, which has its own tests."""
 ON_LINKS: Final = ("wa+c", "inc", "inc+c", "psgd:p=3", "pqasgd:p=3", "terngrad", "qsgd:via=ring", "buckets", "hybrid")
 
 
 def marks_of(nodes: str, name: str) -> list[pytest.MarkDecorator]:
-    """By day four workers train by one method of each kind; two train by each."""
-    is_of_the_night = nodes == "4" and name not in ON_LINKS
+    """By day four workers train by one method of each kind; two train by all that are not :data:`ALIKE`."""
+    is_of_the_night = name in ALIKE or (nodes == "4" and name not in ON_LINKS)
     return [pytest.mark.night] * is_of_the_night + [pytest.mark.slow] * ((nodes, name) not in QUICK)
 
 
