@@ -63,7 +63,8 @@ class Options:
     exact_vectors: bool = False  # parameters of one dimension (biases, norms) travel exact
     exact_last: bool = False  # the last layer travels exact
     require: bool = False
-    """It is an error if no gradient comes in the first 100 optimizer steps, or before the program ends."""
+    """It is an error if offload is off, or if no gradient comes in the first 100 optimizer steps or before the program
+    ends."""
     min_octets: int = MIN_OCTETS  # the backend leaves shorter vectors exact
     timeout_s: float = TIMEOUT_S_DEFAULT  # silence after which a rank is lost
     late_s: float = LATE_S_DEFAULT

@@ -72,8 +72,10 @@ class CompressionState:
     _cut: list[Bucket]
     _step: int = 0
     _octets: int = 0
+    _before: CommInfo = CommInfo()
+    """What the connections did that are closed."""
     _ring_octets_before: int = 0
-    """Of the connections that are closed, as ``_before``."""
+    """Of their gradients."""
     _resumed_after: int | None = None
     """The step after which a state was saved that a caller has loaded."""
     first: FirstGradient | None = None
@@ -305,7 +307,6 @@ class CompressionState:
     def _begin(self, group: dist.ProcessGroup | None, layers: Layers, options: Options) -> None:
         self.group, self.layers, self.options = group, layers, options
         self._cut = []
-        self._before = CommInfo()
         self.declared: dict[str, Any] = {}
         """What a door adds to the options that ranks compare when they connect, as JSON values."""
 

@@ -37,6 +37,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--host", "veth:t0", "--wire", "lo", "--fault", "loss=2"], "fault loss=2.0 is not a probability"),
         (["--host", "veth:t0", "--wire", "lo", "--user", "no-such-user"], "user 'no-such-user' is unknown"),
         (["--host", "veth:t0", "--wire", "lo", "--trace-side", "left"], "choose from host, wire, both"),
+        (["--host", "veth:t0", "--wire", "lo", "--trace-side", "wire"], "a trace side goes with a trace: give --trace"),
         (
             ["--host", "tap:t0", "--wire", "lo", "--bond", "10"],
             "unrecognized arguments: --bond 10; see netoffloadd --help",

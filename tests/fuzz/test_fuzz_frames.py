@@ -12,11 +12,10 @@ from tests.fuzz import frames
 from tests.fuzz.__main__ import main
 from tests.fuzz.frames import FRAME_ROOM, FRAME_SLACK
 from tests.fuzz.samples import make_samples
-from tests.shared.quick_cases import NIGHT
 
 pytestmark = pytest.mark.timeout(400)  # what is compiled here takes half a minute on a quiet machine
 
-COUNT = 300 if JIT_DISABLED else 200_000 if NIGHT else 100_000
+COUNT = 300 if JIT_DISABLED else 200_000
 NOT_THE_ENGINES = {
     Counter.DROP_WIRE_FULL,
     Counter.DROP_WIRE_DOWN,
@@ -36,8 +35,7 @@ def test_every_frame_is_accounted_for_and_every_reason_is_met() -> None:
     assert tally.total() >= 2 * COUNT
     if not JIT_DISABLED:
         assert {counter.name.lower() for counter in set(frames.OUTCOMES) - NOT_THE_ENGINES} <= tally.keys()
-        # One codec of eight is exact, to which noise is no gain; noise behind floats leaves exact.
-        assert tally["tx_segments"] > COUNT / 40
+        assert tally["tx_segments"] > COUNT / 25  # one codec of eight is exact, to which noise is no gain
         assert tally["rx_blocks"] > COUNT / 20
 
 

@@ -412,6 +412,8 @@ def test_the_state_of_another_model_is_refused_and_changes_nothing() -> None:
         _step(refused, wide)
     with pytest.raises(UsageError, match="the state has no cut, exact, memory, method"):
         wrapped.compression.load_state_dict({"format": 1, "rank": 0, "size": 1, "sizes": [12, 3], "step": 2})
+    with pytest.raises(UsageError, match="the state has no inner"):
+        wrapped.compression.load_state_dict(wrapped.compression.state_dict() | {"memory": {}})
 
 
 @pytest.mark.parametrize("method", ["psgd", "changes"])
