@@ -35,10 +35,10 @@ END_ROUNDS: Final = 5
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 """Ticks per second of the counts in /proc, usually 100: nothing here is finer than 10 ms."""
 
-EXEC_LOOKS: Final = 20
-"""How often processes without an environment are looked at; some never have one."""
+EXEC_LOOKS: Final = 1000
+"""How often a process in the middle of an exec is looked at. A full machine can let it wait there for some time."""
 EXEC_PAUSE_S: Final = 0.001
-"""Time between two looks. Together the looks take longer than an exec."""
+"""Time between two looks."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ def marked(mark: str) -> list[ProcessId]:
     """Return the processes whose environment holds ``mark`` (``NAME=value``), without us and our ancestors.
 
     During an execve(2) a process shows no environment at all. Our processes start with several of them (``ip netns
-    exec``, then ``unshare``, then a shell), so processes without an environment are looked at again. Kernel threads and
-    zombies never have one; they are skipped because they have no ``exe`` either.
+    exec``, then ``unshare``, then a shell), so such a process is looked at again.
     """
     wanted = mark.encode()
     ours = _ancestors()
@@ -83,7 +82,7 @@ def marked(mark: str) -> list[ProcessId]:
         for entry in entries:
             with contextlib.suppress(OSError):  # gone, or not ours to look at
                 environ = (entry / "environ").read_bytes()
-                if not environ and (entry / "exe").readlink():
+                if not environ and _may_be_in_exec(entry):
                     blank.append(entry)
                 if wanted in environ.split(b"\0"):
                     process = identify(int(entry.name))
@@ -130,8 +129,7 @@ def guarded(mark: str, grace_s: float = GRACE_S) -> Iterator[None]:
     """
     command = [sys.executable, "-I", "-S", __file__, mark, str(grace_s)]
     quiet = subprocess.DEVNULL
-    # It has its own session, because a Ctrl-C is for this process and the guard must outlive it. It has an environment,
-    # because processes without one are looked at again and again.
+    # It has its own session, because a Ctrl-C is for this process and the guard must outlive it.
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True, env={"PATH": os.defpath}
     ):  # its end closes the pipe, and waits for the guard
@@ -149,6 +147,18 @@ def _ancestors() -> set[int]:
             break
         pid = int(fields[1])
     return pids
+
+
+def _may_be_in_exec(entry: Path) -> bool:
+    """Return whether a process that shows no environment may have one; raise OSError if it has no memory.
+
+    A kernel thread and a zombie have no memory, so they have no ``exe``. An environment with a place and no length is
+    an empty one (fields 50 and 51 of proc(5)). In an exec both fields are 0, or the old memory was read and the new
+    environment has a length already.
+    """
+    (entry / "exe").readlink()
+    fields = _stat(int(entry.name))
+    return fields is not None and (fields[47] == "0" or fields[47] != fields[48])
 
 
 def _stat(pid: int) -> list[str] | None:

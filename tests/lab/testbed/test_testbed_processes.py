@@ -99,13 +99,13 @@ def test_a_process_is_found_in_the_middle_of_an_exec() -> None:
     with subprocess.Popen(["/bin/sh", "-c", 'exec /bin/sh -c "$AGAIN"'], env=env) as restless:
         try:
             # One moment in twenty shows no environment.
-            missed = sum(restless.pid not in {process.pid for process in marked(mark)} for _ in range(200))
+            missed = sum(restless.pid not in {process.pid for process in marked(mark)} for _ in range(300))
         finally:
             restless.kill()
     assert missed == 0
 
 
-def test_who_has_no_environment_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_who_has_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     with contextlib.ExitStack() as stack:
@@ -117,7 +117,7 @@ def test_who_has_no_environment_is_waited_for_once(monkeypatch: pytest.MonkeyPat
         finally:
             for process in bare:
                 process.kill()
-    assert len(pauses) == EXEC_LOOKS
+    assert len(pauses) < EXEC_LOOKS
 
 
 def test_we_and_our_ancestors_are_never_found() -> None:
