@@ -76,6 +76,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=list(left_out))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Take down the testbeds of workers that ended in the middle of a test, as after a Ctrl-C."""
+    if hasattr(session.config, "workerinput"):
+        return
+    # xdist's workers work in folders below this one, and have ended.
+    folder = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    for journal in list(folder.rglob("journal.jsonl")):
+        from netoffload.lab.testbed.build import down  # the product's tests pass without the laboratory
+        from netoffload.lab.testbed.plan import ENV_STATE_DIR
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(ENV_STATE_DIR, str(journal.parents[1]))
+            down(journal.parent.name)
+
+
 def not_in_covering_array(cases: list[Any], strength: int) -> list[Any]:
     """Return the cases beyond some that have every combination of the values of any ``strength`` parameters."""
     having = {}
