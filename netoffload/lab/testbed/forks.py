@@ -45,6 +45,8 @@ RANK_ENV: Final = {
 READ_BY_IMPORTS: Final = ("MKL_", "NETOFFLOAD_KERNEL", "NUMBA_", "OMP_", "PYTHON", "XDG_CACHE_HOME")
 """Prefixes of the names of the variables that imports read; where they differ from the server's, nothing is forked."""
 NAMESPACES: Final = {"ipc": 0x08000000, "uts": 0x04000000, "net": 0x40000000, "mnt": 0x00020000}  # setns(2)
+PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that a client passes on to its fork."""
 READY: Final = b"ready"
 ENDED: Final = "the process that ranks and NICs are forks of has ended"
 MESSAGE_OCTETS_MAX: Final = 1 << 20
@@ -175,18 +177,22 @@ def be_client(path: str, argv: list[str]) -> None:
     kept = [int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ]  # MPICH's manager has the other end
     try:
         conn = connect(path)
+        # The program may run before it can get a signal, and its signals wait here until then.
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         _pid, pidfd = ask(conn, argv, os.environ, kept=kept)
     except ImportError as error:
         sys.exit(str(error))
     except OSError:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         os.execv(sys.executable, [sys.executable, *argv])
 
     def pass_on(number: int, _frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in PASSED_ON:
         signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     for fd in kept:
         os.close(fd)
     code = end_of(conn)
