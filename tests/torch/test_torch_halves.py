@@ -2,11 +2,12 @@
 
 import pytest
 
+from tests.shared.quick_cases import by_day
 from tests.torch.launcher import Launcher
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", by_day([2, 3, 4], [3]))
 def test_halves_are_summed_in_float32_rounded_once_and_travel_as_they_are(launcher: Launcher, size: int) -> None:
     by_rank = launcher.by_rank("programs.halves_ranks", size).values()
     assert len(by_rank) == size

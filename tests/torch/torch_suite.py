@@ -42,11 +42,12 @@ REASONS: dict[str, str] = {
 
 NOT_QUICK = re.compile(
     "[dD]dp|DDP|Distributed|cuda|nccl|[sS]ync|averager|localSGD|graph|logger|subgroups_|output_"
-    "|(max|min|product)$|full_group|autograd_profiler"
+    "|(max|min|product)$|full_group|_profiler|_parameters|_err$|barrier_(timeout|gloo_|allreduce|wait)"
 )
 """Names of tests that train models, which is slow, or want GPUs, which they find out when all ranks have started.
 
-Also those of other operations, and of a group of all ranks: ``beside_gloo`` tries them on every type.
+Also those of other operations, and of a group of all ranks: ``beside_gloo`` tries them on every type. Also the same
+tests beside torch's profiler, and those that wait for a time limit.
 """
 
 LIMIT_S = 60
