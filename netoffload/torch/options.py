@@ -85,6 +85,9 @@ class Options:
             object.__setattr__(self, name, int(number))
         if self.seed >= 2**64:
             raise UsageError(f"seed {self.seed} is too large: give one below 2^64")
+        compressor: object = self.compressor
+        if not isinstance(compressor, str | None):
+            raise UsageError(f"compressor is {compressor!r}: give its name as text, as in 'qsgd:levels=15'")
         if self.compressor is not None and (self.codec, self.bound) != (None, None):
             raise UsageError("a compressor takes the place of a codec: give compressor, or codec and bound, not both")
         self.settings()

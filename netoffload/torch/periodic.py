@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, Final
 
 import numpy as np
@@ -72,8 +73,9 @@ class Periodic:
         check_choice("method", name, METHODS)
         if outer is not None and name == "rsgd":
             raise UsageError("rsgd averages a part of the weights at a time: an outer optimizer needs psgd or pqasgd")
-        if every < 1:
-            raise UsageError(f"every={every} is not a number of steps: give 1 or more")
+        whole: object = every
+        if not isinstance(whole, Integral) or isinstance(whole, bool) or whole < 1:
+            raise UsageError(f"every={every!r} is not a number of steps: give 1 or more")
         self.model, self.optimizer, self.every, self.outer = model, optimizer, every, outer
         self.state = state or CompressionState()
         self._is_rotating, self._is_by_changes = name == "rsgd", name == "changes"

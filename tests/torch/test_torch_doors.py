@@ -168,6 +168,13 @@ def test_the_state_of_another_periodic_method_is_refused() -> None:
             other.load_state_dict(saved)
 
 
+@pytest.mark.parametrize("every", [0, 1.5, "4", True])
+def test_what_is_no_number_of_steps_is_refused(every: Any) -> None:
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(UsageError, match=f"every={every!r} is not a number of steps"):
+        Periodic(model, torch.optim.SGD(model.parameters(), 0.1), every=every)
+
+
 @pytest.mark.parametrize("wrong", [{"learning_rate": float("nan")}, {"learning_rate": 0.0}, {"momentum": 1.0}])
 def test_an_outer_optimizer_that_cannot_converge_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="give a rate above 0, and a momentum from 0 to below 1"):
@@ -196,6 +203,7 @@ def test_an_outer_optimizer_that_cannot_converge_is_refused(wrong: dict[str, flo
         ({"exact_below": "4k"}, "exact_below is '4k'"),
         ({"seed": True}, "seed is True"),
         ({"seed": 2**64}, "seed 18446744073709551616 is too large"),
+        ({"compressor": 3}, "compressor is 3: give its name"),
         ({"codec": ""}, "codec '' is unknown"),
         ({"exact_names": [3]}, "exact_names is .*write a list of patterns"),
         ({"start_step": 0}, "named_parameters"),
