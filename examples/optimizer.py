@@ -16,7 +16,7 @@ from netoffload.torch import CompressionState, DistributedOptimizer, broadcast_p
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--offload", help="nic, inline, auto (the default) or off")
-parser.add_argument("--compressor", help="instead of the codec: terngrad, qsgd:levels=15, fp16, ...")
+parser.add_argument("--compressor", help="instead of the codec: terngrad, qsgd:levels=15, fp16:via=gather, ...")
 asked = parser.parse_args()
 
 torch.set_num_threads(1)
