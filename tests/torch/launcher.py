@@ -52,6 +52,7 @@ class Launcher:
     def by_rank(self, program: str, *words: object) -> dict[int, Any]:
         done = self.run(program, *words)
         assert done.returncode == 0, done.stderr[-4000:]
+        print(done.stderr)  # a rank that failed is not in the result, and says here why
         return dict(json.loads(done.stdout))
 
     def _run(self, argv: list[str], timeout_s: float) -> Done:
