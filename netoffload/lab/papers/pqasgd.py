@@ -49,7 +49,12 @@ def _cifar(setting: Setting) -> Json:
 
 
 SHARINGS: Final = ("partitioned", "dirichlet:alpha=0.1")
-COMPARED: Final = ("fullsgd", METHODS["QSGD-P"], *(f"{name}:p={p}" for name in ("psgd", "pqasgd") for p in (2, 4, 8)))
+COMPARED: Final = (
+    "fullsgd",
+    METHODS["QSGD-P"],
+    SHARED["QSGD-S"],
+    *(f"{name}:p={p}" for name in ("psgd", "pqasgd") for p in (2, 4, 8)),
+)
 
 
 def _shared(setting: Setting, name: str) -> Json:

@@ -152,13 +152,13 @@ def _ancestors() -> set[int]:
 def _may_be_in_exec(entry: Path) -> bool:
     """Return whether a process that shows no environment may have one; raise OSError if it has no memory.
 
-    A kernel thread and a zombie have no memory, so they have no ``exe``. An environment with a place and no length is
-    an empty one (fields 50 and 51 of proc(5)). In an exec both fields are 0, or the old memory was read and the new
-    environment has a length already.
+    A kernel thread and a zombie have no memory, so they have no ``exe``. An exec ends by setting the place of the code
+    (field 26 of proc(5)); until then the environment (fields 50 and 51) has no length. If it has one by now, the old
+    memory was read.
     """
     (entry / "exe").readlink()
     fields = _stat(int(entry.name))
-    return fields is not None and (fields[47] == "0" or fields[47] != fields[48])
+    return fields is not None and (fields[23] == "0" or fields[47] != fields[48])
 
 
 def _stat(pid: int) -> list[str] | None:
