@@ -21,9 +21,9 @@ import contextlib
 import ctypes
 import fcntl
 import gc
-import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import shutil
@@ -37,16 +37,12 @@ from typing import Any, Final
 
 ENV_FORK_SERVER: Final = "NETOFFLOAD_FORK_SERVER"
 """Variable that names a server: in JSON, its socket, its modules, and the variables that its imports read."""
-RANK_ENV: Final = {
-    "OMP_NUM_THREADS": "1",  # ranks share this machine's cores
-    "PYTHONUNBUFFERED": "1",
-}
+RANK_ENV: Final = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # ranks share this machine's cores
 """Defaults of every rank's environment, and of the server's; the user's own values win."""
 READ_BY_IMPORTS: Final = ("MKL_", "NETOFFLOAD_KERNEL", "NUMBA_", "OMP_", "PYTHON", "XDG_CACHE_HOME")
 """Prefixes of the names of the variables that imports read; where they differ from the server's, nothing is forked."""
 NAMESPACES: Final = {"ipc": 0x08000000, "uts": 0x04000000, "net": 0x40000000, "mnt": 0x00020000}  # setns(2)
-PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that a client passes on to its fork."""
+PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # by a client, to its fork
 READY: Final = b"ready"
 ENDED: Final = "the process that ranks and NICs are forks of has ended"
 MESSAGE_OCTETS_MAX: Final = 1 << 20
@@ -97,17 +93,14 @@ def prepared_ranks(modules: Collection[str], env: Mapping[str, str] | None = Non
 
     A new server has the variables of ``env`` too, for what imports read.
     """
-    if server_path(modules) is not None:
+    with contextlib.ExitStack() as stack:
+        if server_path(modules) is None:
+            if (outer := os.environ.get(ENV_FORK_SERVER)) is not None:
+                stack.callback(os.environ.update, {ENV_FORK_SERVER: outer})
+            ours = stack.enter_context(fork_server(modules, {**os.environ, **(env or {})}))
+            stack.callback(os.environ.pop, ENV_FORK_SERVER)
+            os.environ.update(ours)
         yield
-        return
-    before = {name: os.environ[name] for name in (ENV_FORK_SERVER,) if name in os.environ}
-    with fork_server(modules, {**os.environ, **(env or {})}) as ours:
-        os.environ.update(ours)
-        try:
-            yield
-        finally:
-            del os.environ[ENV_FORK_SERVER]
-            os.environ.update(before)
 
 
 def server_path(modules: Collection[str], env: Mapping[str, str] = os.environ) -> str | None:
@@ -148,15 +141,10 @@ def ask(
     *,
     outlives: bool = False,
 ) -> tuple[int, int]:
-    """Ask for one fork, with this process's namespaces and folder; return its pid, and a pidfd.
+    """Ask for one fork of ``-m MODULE ARGUMENT...``, with this process's namespaces and folder; return pid and pidfd.
 
-    Args:
-        conn: made by :func:`connect`; then :func:`end_of` waits for the fork's end.
-        argv: ``-m MODULE ARGUMENT...``.
-        env: the whole environment.
-        fds: standard input, output and error.
-        kept: descriptors that keep their numbers.
-        outlives: the program goes on, in a session of its own, when ``conn`` closes or the server ends.
+    ``fds`` are its standard input, output and error; ``kept`` keep their numbers. Then :func:`end_of` waits for its
+    end. If it ``outlives``, it goes on, in a session of its own, when ``conn`` closes or the server ends.
     """
     said = {"argv": [*argv], "env": {**env}, "kept": [*kept], "pid": os.getpid(), "outlives": outlives}
     socket.send_fds(conn, [json.dumps(said).encode()], [*fds, *kept])
@@ -206,10 +194,9 @@ def serve(listener: socket.socket, folder: str, wanted: Sequence[str]) -> tuple[
     """Return in each fork its request and descriptors, and None in the server after its owner has ended."""
     ready = READY
     try:
-        for name, _, function in (one.partition(":") for one in wanted):
-            module = importlib.import_module(name)
-            if function:
-                getattr(module, function)()
+        for found in map(pkgutil.resolve_name, wanted):
+            if callable(found):  # a function, not a module
+                found()
     except Exception:  # without a client a failed import is no error
         ready = traceback.format_exc().encode()
     gc.collect()
@@ -285,13 +272,11 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
 
 
 def _show_environment(env: Mapping[str, str]) -> None:
-    """Let ``/proc/PID/environ`` show an environment, our own variables first; what finds no room is left out."""
+    """Let ``/proc/PID/environ`` show an environment, our own variables first, as far as there is room."""
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
         start, end = map(int, file.read().rpartition(")")[2].split()[47:49])  # env_start, env_end (proc(5))
-    shown = b""
-    for name in sorted(env, key=lambda name: not name.startswith("NETOFFLOAD_")):
-        entry = os.fsencode(f"{name}={env[name]}") + b"\0"
-        shown += entry if len(shown) + len(entry) <= end - start else b""
+    names = sorted(env, key=lambda name: not name.startswith("NETOFFLOAD_"))
+    shown = os.fsencode("".join(f"{name}={env[name]}\0" for name in names))[: end - start]
     ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
 
 
