@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import math
 import os
 import secrets
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from netoffload.compiled.progress import PROGRESS
 from netoffload.netlink import Namespace, netns_path, remove_netns
 from tests.shared.commands import forget_tables
 from tests.shared.example_counts import ALL_PERCENT
@@ -34,6 +36,9 @@ os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
 # Background jobs of a shell ignore Ctrl-C, and what they start inherits that; it does not inherit a handler.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A kernel that is compiled in the middle of a test says nothing: many tests look at all of standard error.
+PROGRESS._next_s = math.inf
 
 # What is imported stays until the end: a collector that looks through all of it costs a tenth of the time of all tests.
 gc.disable()

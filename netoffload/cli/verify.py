@@ -94,6 +94,7 @@ def verify_collectives(
     config.check_timeout_s(timeout)
     if OF_TORCHRUN in os.environ:
         need("torch")
+        from netoffload.torch.verify import leave
         from netoffload.torch.verify import one_round as round_of_torch
 
         rank, record = int(os.environ["RANK"]), round_of_torch(wanted, seed, timeout)
@@ -102,7 +103,7 @@ def verify_collectives(
         from netoffload_mpi import MPI
         from netoffload_mpi.verify import one_round
 
-        rank = MPI.COMM_WORLD.rank
+        rank, leave = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.Barrier
         try:
             record = one_round(wanted, seed, timeout, offload)
         except NetOffloadError as error:
@@ -111,11 +112,12 @@ def verify_collectives(
             raise
     wrong = record.pop("wrong")
     if rank == 0 and as_json:
-        print(json.dumps({**record, "wrong": wrong}))
+        print(json.dumps({**record, "wrong": wrong}), flush=True)
     elif rank == 0:
         for name, texts in wrong.items():
             console.print(f"{name}: {'; '.join(texts) or 'right'}", soft_wrap=True, highlight=False, markup=False)
         console.print(", ".join(f"{name} {value}" for name, value in record.items()), soft_wrap=True, highlight=False)
+    leave()  # the launcher ends all ranks as soon as one has failed
     if any(wrong.values()):
         raise typer.Exit(MISMATCH)
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
@@ -53,8 +53,10 @@ def run_ranks(
     if size == 1:
         return [run(exchanges[0])]
     with ThreadPoolExecutor(size, "rank") as threads:
-        ranks = [threads.submit(run, exchange) for exchange in exchanges]
+        ranks: list[Future[T]] = []
         try:
+            for exchange in exchanges:
+                ranks.append(threads.submit(run, exchange))
             wait(ranks)
         except BaseException:
             for exchange in exchanges:

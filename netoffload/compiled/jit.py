@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar, cast
 import llvmlite.binding
 import numba
 from numba.core import config as numba_config
-from numba.core import event
+from numba.core import event, sigutils
 
 from netoffload import log
 from netoffload.compiled.cache import make_cache_dir
@@ -126,12 +126,15 @@ def _kept_if_possible(dispatcher: Any) -> Any:
 
     def load_or_warn(signature: Any, context: Any) -> Any:
         try:
-            return load(signature, context)
+            loaded = load(signature, context)
         except Exception:  # a file that a loss of power has cut may raise anything
             _warn_that_a_file_is_damaged()
             with contextlib.suppress(OSError):
                 dispatcher._cache.flush()
             return None
+        # Numba takes no lock: of two processes that save at the same time, one's code may get the other's name.
+        is_ours = loaded is not None and loaded.signature.args == sigutils.normalize_signature(signature)[0]
+        return loaded if is_ours else None
 
     def save_or_warn(signature: Any, compiled: Any) -> None:
         try:

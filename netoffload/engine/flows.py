@@ -279,7 +279,7 @@ def _holds(flow: Flow, key: FlowKey) -> bool:
 
 @inline_kernel
 def _slot_of(hashed: int, probe: int) -> int:
-    """Return a slot of the two windows of a hash, ``probe`` from 0 to 2 * WINDOW - 1; windows do not overlap."""
+    """Return a slot of the two windows of a hash, ``probe`` from 0 to 2 * WINDOW - 1; the windows may be the same."""
     base = hashed if probe < WINDOW else hashed >> _HALF_BITS
     return (base & (SLOTS - WINDOW)) | (probe & (WINDOW - 1))
 

@@ -3,9 +3,10 @@
 The peer's acknowledgements decide. If the host sends the oldest unacknowledged segment again :data:`RETRIES_MAX` times
 without progress, :data:`SPACING_NS` apart, the connection goes on *probation*: its segments leave plain. When a plain
 segment has arrived, the next new segment leaves as blocks, the *probe*. If the peer acknowledges the probe and TCP did
-not repeat it, probation ends: the path had been down. Otherwise segments leave plain for :data:`PLAIN_NS`, a second,
-before the next probe, and twice as long after each probe that fails, up to a minute. Plain segments carry the codec's
-values like blocks (``forms``), so the values at the receiver stay the same.
+not repeat it, probation ends: the path had been down. Otherwise segments leave plain for :data:`PLAIN_NS` before the
+next probe, and twice as long after each probe that fails, up to a minute. The first time is short, because TCP also
+repeats a tail whose acknowledgement is late (RFC 8985, section 7). Plain segments carry the codec's values like blocks
+(``forms``), so the values at the receiver stay the same.
 
 **Other reasons.** A path that drops large frames drops large plain segments as well. So the oldest unacknowledged
 segment is repeated in small blocks. While nothing arrives on probation, plain segments and small blocks take turns; if
@@ -25,8 +26,8 @@ from netoffload.engine.segment import Segment, advance, is_before
 RETRIES_MAX: Final = 3
 SPACING_NS: Final = 100_000_000
 """Half of Linux' smallest time-out. Copies that are closer together than this count as one try."""
-PLAIN_NS: Final = 1_000_000_000
-PLAIN_NS_MAX: Final = 60 * PLAIN_NS
+PLAIN_NS: Final = 250_000_000
+PLAIN_NS_MAX: Final = 60_000_000_000
 
 # How a segment is to leave.
 BLOCKS: Final = 0
@@ -77,7 +78,7 @@ def note_progress(flow: Flow) -> None:
 
 @inline_kernel
 def put_on_probation(flow: Flow, now_ns: int) -> None:
-    """Send a connection's segments plain: the first time until one arrives, then for a second, then twice as long."""
+    """Send a connection's segments plain: the first time until one arrives, then for a while, then twice as long."""
     flow[flows.PLAIN_UNTIL_NS] = max(now_ns + flow[flows.BACK_OFF_NS], 1)  # 0 says: not on probation
     flow[flows.BACK_OFF_NS] = min(max(2 * flow[flows.BACK_OFF_NS], PLAIN_NS), PLAIN_NS_MAX)
     flow[flows.PLAIN_UNA] = flow[flows.UNA]

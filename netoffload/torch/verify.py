@@ -43,7 +43,10 @@ def results(own: Tensor, group: ProcessGroup) -> Iterator[tuple[str, Tensor]]:
 
 
 def one_round(count: int, seed: int, timeout_s: float) -> dict[str, Any]:
-    """Make every call on tensors of about ``count`` numbers, with both backends; return the record of all ranks."""
+    """Make every call on tensors of about ``count`` numbers, with both backends; return the record of all ranks.
+
+    Then :func:`leave` ends the group.
+    """
     os.environ.pop(ENV_BACKEND, None)
     limit = timedelta(seconds=timeout_s)
     dist.init_process_group("netoffload", timeout=limit)
@@ -65,6 +68,11 @@ def one_round(count: int, seed: int, timeout_s: float) -> dict[str, Any]:
             )
     of_ranks: list[Any] = [None] * size
     dist.all_gather_object(of_ranks, wrong, gloo)
-    dist.destroy_process_group()
     where = {name: [f"rank {at}: {one[name]}" for at, one in enumerate(of_ranks) if one[name]] for name in wrong}
     return {"wrong": where, "ranks": size, "numbers": numbers.numel(), "torch": torch.__version__}
+
+
+def leave() -> None:
+    """Wait until all ranks have done what they do with the record, and end the group."""
+    dist.barrier()
+    dist.destroy_process_group()

@@ -26,6 +26,7 @@ from netoffload_daemon.control import make_handlers
 from tests.cli.watched_nic import Cli, port_of
 from tests.engine.nic_pair import Nic
 from tests.shared.commands import netoffload, netoffloadd, running_nic
+from tests.shared.ports import free_port
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
@@ -116,7 +117,7 @@ def test_anything_else_is_refused(port: int) -> None:
 def test_clients_that_misbehave_do_not_stop_the_server(
     port: int, nic: Nic, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(metrics, "DEADLINE_S", 0.2)
+    deadline_s = metrics.DEADLINE_S
     for sent, answered in (
         (b"", b""),  # says nothing, and is cut off
         (b"GET /metrics HTTP/1.1\r\n", b""),  # never ends its request
@@ -124,6 +125,7 @@ def test_clients_that_misbehave_do_not_stop_the_server(
         (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * metrics.MAX_HEAD_OCTETS, b"431"),
         (b"G" * metrics.MAX_HEAD_OCTETS, b"400"),
     ):
+        monkeypatch.setattr(metrics, "DEADLINE_S", deadline_s if answered else 0.2)
         with socket.create_connection(("127.0.0.1", port), timeout=10) as conn:
             conn.sendall(sent)
             got = b""
@@ -172,8 +174,7 @@ def test_a_port_in_use_is_one_clear_error(port: int) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/net/tun"), reason="needs root and TUN")
 def test_a_running_nic_is_scraped(wire: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        free = taken.getsockname()[1]
+    free = free_port()
     devices = ["--host", "tap:novis0", "--ephemeral", "--wire", "w0", "--wire-netns", wire]
     arguments = [*devices, "--metrics-port", str(free), "--log-format", "json"]
     with running_nic(arguments, stderr=subprocess.PIPE) as daemon:

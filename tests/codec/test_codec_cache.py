@@ -193,3 +193,22 @@ def test_a_file_that_was_cut_is_compiled_anew_with_one_line(tmp_path: Path) -> N
         done = python(str(program), env={"NUMBA_CACHE_DIR": str(folder)})
         said.append((done.stdout, done.stderr.count("cannot be read")))
     assert said == [("2\n", 0), ("2\n", 1), ("2\n", 0)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(jit.JIT_DISABLED, reason="nothing is compiled")
+def test_code_under_the_name_of_another_signature_is_not_run(tmp_path: Path) -> None:
+    """Two processes that save one kernel for two types at the same time may leave this."""
+    program, folder = tmp_path / "program.py", tmp_path / "kernels"
+    program.write_text(
+        "from netoffload.compiled.jit import kernel\n@kernel\ndef twice(value):\n    return value + value\n"
+        "print(twice(3), twice(0.75))\n"
+    )
+    said = []
+    for is_swapped in (False, True, False):
+        for second in folder.rglob("*.2.nbc") if is_swapped else ():
+            first = second.with_name(second.name.replace(".2.nbc", ".1.nbc"))
+            second.write_bytes(first.read_bytes())
+        said.append(python(str(program), env={"NUMBA_CACHE_DIR": str(folder)}).stdout)
+    assert len([*folder.rglob("*.2.nbc")]) == 1
+    assert said == ["6 1.5\n"] * 3

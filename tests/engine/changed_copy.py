@@ -15,7 +15,7 @@ Changes = dict[str, tuple[tuple[str, str], ...]]
 
 def run_with(changes: Changes, folder: Path, *words: str) -> str:
     """Change a copy of the package, run Python on it without compiling, and return what it says."""
-    shutil.copytree(ROOT / "netoffload", folder / "netoffload", ignore=shutil.ignore_patterns("*.nb?"))
+    shutil.copytree(ROOT / "netoffload", folder / "netoffload", ignore=shutil.ignore_patterns("*.nb?", "__pycache__"))
     for name, replacements in changes.items():
         path = folder / "netoffload" / name
         text = path.read_text(encoding="utf-8")

@@ -155,7 +155,7 @@ def test_a_probe_that_arrives_ends_probation(host: Host) -> None:
 
 def test_probation_doubles_up_to_a_minute_while_probes_fail(host: Host) -> None:
     number, expected_ns = 1, PLAIN_NS
-    for expected_ns in [2**power * SECOND_NS for power in range(6)] + [PLAIN_NS_MAX] * 2:
+    for expected_ns in [2**power * PLAIN_NS for power in range(8)] + [PLAIN_NS_MAX] * 2:
         host.acknowledge(number)
         host.wait(expected_ns - 1)
         assert host.is_plain(number)
@@ -165,7 +165,7 @@ def test_probation_doubles_up_to_a_minute_while_probes_fail(host: Host) -> None:
         assert host.is_plain(number + 1)  # sent again: it did not arrive
         number += 2
     assert PLAIN_NS_MAX == 60 * SECOND_NS
-    assert host.count("tx_probes") == 8
+    assert host.count("tx_probes") == 10
     assert host.count("tx_fallbacks") == 1
 
 
@@ -200,7 +200,7 @@ def test_while_nothing_arrives_plain_segments_and_blocks_take_turns(host: Host) 
 
 
 def test_an_answer_to_a_plain_turn_does_not_end_probation(host: Host) -> None:
-    assert [host.is_plain_again(0) for _ in range(3)] == [True, False, True]
+    assert host.is_plain_again(0)
     host.acknowledge(1)
     assert host.on_probation
     assert host.is_plain(1)

@@ -1,7 +1,6 @@
 """A CompComm beside its calls: accounts, requirements, background calls. Ranks are threads, sockets are real."""
 
 import re
-import signal
 import socket
 import sys
 import threading
@@ -24,6 +23,7 @@ from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi import CompComm
 from tests.mpi.verify.local_ranks import ThreadComm
+from tests.shared.interrupts import interrupt_in
 from tests.transport.tcp_ranks import run_tcp, wait_less
 
 TWO_THREADS = "rank 0 calls collectives of one communicator from two threads at the same time"
@@ -213,17 +213,10 @@ def test_a_peer_or_tag_that_is_no_integer_is_refused(alone: CompComm, peer: dict
         alone.Send_comp(np.ones(3, np.float32), **peer)
 
 
-def interrupt_soon() -> None:
-    """Send this process's main thread a Ctrl-C, once it waits."""
-    main = threading.main_thread().ident
-    assert main is not None
-    threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)).start()
-
-
 def test_an_interrupted_receive_takes_no_later_message(alone: CompComm) -> None:
     abandoned, into = np.zeros(3, np.float32), np.zeros(3, np.float32)
     alone.Barrier_comp()
-    interrupt_soon()
+    interrupt_in("wait_all")
     with pytest.raises(KeyboardInterrupt):
         alone.Recv_comp(abandoned, 0)
     alone.Send_comp(np.ones(3, np.float32), 0)
@@ -241,7 +234,7 @@ def test_an_interrupted_call_that_waits_for_another_ends_both_on_every_rank() ->
             comm.Allreduce_comp(MPI.IN_PLACE, values)
             return
         first = comm.Iallreduce_comp(MPI.IN_PLACE, values)
-        interrupt_soon()
+        interrupt_in("join")
         with pytest.raises(KeyboardInterrupt):
             comm.Barrier_comp()
         interrupted.set()

@@ -131,7 +131,7 @@ def test_qdiscs_count_what_leaves_and_what_arrives() -> None:
         namespace.add_tbf("v0", 10**9, 131072, 4194304)
         namespace.add_pfifo("v1")
         namespace.add_ingress_counter("v1")
-        for link in ("v0", "v1"):
+        for link in ("v1", "v0"):  # the sender last: a link with a carrier takes frames as soon as it is up
             namespace.set_up(link)
         namespace.add_address("v0", "10.98.1.1", "10.98.1.0/24", "cubic")
         before, arrived = namespace.qdisc_counters(), namespace.qdisc_counters(("ingress",))
@@ -155,7 +155,7 @@ def test_a_redirect_moves_frames_and_leaves_the_filters_of_others_alone() -> Non
     with Namespace.anonymous() as namespace:
         for pair in (("a0", "a1"), ("b0", "b1")):
             namespace.add_veth(*pair, None, 1500)
-            for name in pair:
+            for name in reversed(pair):  # the sender last: a link with a carrier takes frames as soon as it is up
                 redirect.set_silent(namespace, name)
         way = redirect.Redirect("a1", "ingress", "b0", "egress")
         redirect.add_redirect(namespace, way, redirect.EVERYTHING)

@@ -9,8 +9,6 @@ all others must name it.
 
 import argparse
 import json
-import os
-import signal
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
@@ -24,7 +22,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from tests.torch.gloo_cases import DTYPES, Case, Place, cases, objects
-from tests.torch.programs.forked_group import error_of, everywhere, join, run_ranks
+from tests.torch.programs.forked_group import error_of, everywhere, join, run_ranks, strike
 
 SHAPES: Final = ((), (0,), (13,), (6, 5), (20011,))
 """A number, nothing, octets that do not fill whole words, a transposed matrix, and a vector too long to be short."""
@@ -71,8 +69,7 @@ def take_part(asked: argparse.Namespace, rank: int, size: int, port: int) -> dic
             found = [objects(group, ranks) for group in pair]
             wrong += [] if found[0] == found[1] else [f"objects in {ranks}: {found[0]} is not {found[1]}"]
     told = everywhere((rows, wrong))
-    if rank == size - 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    strike(size - 1)
     merged = [asdict(row) for row in _merged([rows for rows, _ in told])] if rank == 0 else []
     return {"rows": merged, "wrong": [text for _, texts in told for text in texts], "lost": error_of(_reduce_for_ever)}
 

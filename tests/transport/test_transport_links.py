@@ -13,6 +13,7 @@ import pytest
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import CollectiveError, PeerLostError
+from netoffload.transport.messages import links
 from netoffload.transport.messages.frames import Frame, Kind
 from netoffload.transport.messages.links import neighbours
 from netoffload.transport.messages.requests import wait_all
@@ -22,7 +23,7 @@ from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.joining import LIVES, Joiner
 from netoffload.transport.wiring.lanes import Lane, Listeners
 from tests.shared.commands import python
-from tests.transport.tcp_ranks import die, part, run_tcp, wait_less
+from tests.transport.tcp_ranks import die, part, run_tcp
 
 SIZE = 12
 """Some of so many ranks are no neighbours."""
@@ -133,7 +134,7 @@ def test_a_rank_that_never_connects_is_named_in_time() -> None:
 
     def connect(rank: int) -> str:
         with pytest.raises(CollectiveError) as raised:
-            wire_up(rank, offers, listeners[rank], timeout_s=0.5)
+            wire_up(rank, offers, listeners[rank], timeout_s=2.0)
         return str(raised.value)
 
     with contextlib.closing(listeners[1]), ThreadPoolExecutor(2) as threads:
@@ -175,7 +176,7 @@ def test_messages_go_between_all_ranks_also_those_that_are_no_neighbours() -> No
 def test_a_receive_hears_that_ranks_which_are_no_neighbours_have_closed(
     source: int | None, posted_before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait_less(monkeypatch)
+    monkeypatch.setattr(links, "REFUSED_S", 0.1)
     assert 3 not in neighbours(0, SIZE)
 
     def body(exchange: TcpExchange) -> None:
@@ -205,7 +206,7 @@ def test_a_probe_of_a_rank_that_has_closed_and_a_message_to_it_end(
     count: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A probe if there is no count."""
-    wait_less(monkeypatch)
+    monkeypatch.setattr(links, "REFUSED_S", 0.1)
     left = threading.Event()
 
     def body(exchange: TcpExchange) -> None:

@@ -24,6 +24,7 @@ from netoffload.collectives.schedule import consecutive, partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
+from netoffload.transport.messages import watch
 from netoffload.transport.rendezvous.agreement import Quantiser
 from netoffload.transport.rounds import driver, loop_port, meeting_loop
 from netoffload.transport.rounds.exchange import TcpExchange
@@ -245,7 +246,8 @@ def join_no_further(exchange: TcpExchange) -> None:
     meet(exchange, Announcement(Call.RING_ALLREDUCE, 100_000, False, Operation.SUM))
 
 
-def test_an_interrupt_ends_a_blocking_call_and_the_others_hear_of_it() -> None:
+def test_an_interrupt_ends_a_blocking_call_and_the_others_hear_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "GRACE_S", 20.0)  # the reason comes, however busy the machine is
     interrupted = threading.Event()
 
     def body(exchange: TcpExchange) -> str:
@@ -272,8 +274,11 @@ def test_an_interrupt_ends_a_blocking_call_and_the_others_hear_of_it() -> None:
     ids=["rest of a ring", "another call"],
 )
 @pytest.mark.parametrize("gives_up", [True, False])
-def test_what_a_rank_sent_before_it_gave_up_is_not_taken_for_its_next_call(gives_up: bool, octets: bytes) -> None:
+def test_what_a_rank_sent_before_it_gave_up_is_not_taken_for_its_next_call(
+    gives_up: bool, octets: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rank 0 leaves in the middle of a call, and rank 1 reads the call's octets before it hears of it."""
+    monkeypatch.setattr(watch, "GRACE_S", 20.0)  # the reason comes, however busy the machine is
     met = threading.Event()
 
     def body(exchange: TcpExchange) -> None:

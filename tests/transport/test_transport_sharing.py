@@ -30,7 +30,7 @@ from netoffload.transport.messages.frames import Frame, Kind
 from netoffload.transport.messages.requests import Request
 from netoffload.transport.rounds.driver import prepare
 from tests.shared.ports import free_port
-from tests.transport.tcp_ranks import die, wait_less
+from tests.transport.tcp_ranks import die
 
 SIZE = 3
 
@@ -124,9 +124,7 @@ def test_a_duplicate_that_closes_leaves_its_siblings_alone() -> None:
     assert run(body) == [True] * SIZE
 
 
-def test_what_ends_one_communicator_is_no_business_of_its_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait_less(monkeypatch)
-
+def test_what_ends_one_communicator_is_no_business_of_its_siblings() -> None:
     def body(rank: int, another: MakeOne) -> Any:
         first, second = another(), another()
         waiting = second.watch.receive(None, 1, memoryview(bytearray(4)))

@@ -163,14 +163,14 @@ def test_a_recorded_handshake_does_not_open_a_door_twice() -> None:
         address, secret = joiner._listeners[0].getsockname(), joiner._secret
         call = Hello(Step.CALL, 1, 0, Lane.UNTAGGED, 9).sealed(secret)
 
-        def handshake(proves: Callable[[Hello], Hello]) -> tuple[Hello, str]:
+        def handshake(proves: Callable[[Hello], Hello], wait_s: float = 20) -> tuple[Hello, str]:
             with socket.create_connection(address, 20) as conn:
                 conn.sendall(call.to_octets())
                 answer = Hello.from_octets(conn.recv(HELLO_OCTETS, socket.MSG_WAITALL))
                 assert answer is not None
                 assert answer.is_sealed(secret, call.nonce)
                 conn.sendall(proves(answer).to_octets())
-                conn.settimeout(0.3)
+                conn.settimeout(wait_s)
                 try:
                     return answer, conn.recv(1).hex()
                 except TimeoutError:
@@ -182,7 +182,7 @@ def test_a_recorded_handshake_does_not_open_a_door_twice() -> None:
             return Hello(Step.PROOF, 1, 0, Lane.UNTAGGED, 9, call.nonce).sealed(secret, answer.nonce)
 
         answer, _ = handshake(lambda _: call)  # whose proof was recorded
-        heard = [handshake(lambda _: proof(answer))[1], handshake(proof)[1]]
+        heard = [handshake(lambda _: proof(answer))[1], handshake(proof, 0.3)[1]]
         barrier(exchange)
         return heard
 

@@ -46,6 +46,8 @@ AHEAD_MAX = 64
 
 MESSAGES_MAX = 2**20  # most messages that were announced and not received; their headers take memory
 
+CLOSED = "its connections closed without a farewell"
+
 GRACE_S = 1.0  # how long to wait for the reason why a connection ended, and for a farewell to leave
 
 _forks = 0  # how often this process is a fork of a fork; takes a tenth of os.getpid()
@@ -182,14 +184,12 @@ class Watch:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake_fd)
                 self._serve([peers_of[fd] for fd in ready if fd in peers_of])
+                self._check_silence()  # before connections: one to a silent rank is late too, and silence says why
                 self._connect(ready)
                 now_s = time.monotonic()
-                is_over = self.failure is not None or self._stopping
-                if not is_over and (lost := self.links.silence(now_s, self._timeout_s)) is not None:
-                    self._fail(lost)
                 if now_s >= next_beat_s:
                     next_beat_s = now_s + beat_s
-                    if not is_over:
+                    if not self._is_over():
                         self.links.announce(Frame(Kind.BEAT))
                 self._flush()
                 if self._stopping:
@@ -202,10 +202,20 @@ class Watch:
         poller = select.poll()
         poller.register(self._wake_fd, select.POLLIN)
         with self.lock:
-            is_over = self.failure is not None or self._stopping
+            is_over = self._is_over()
             peers_of = self.links.register(poller, None if is_over else self.mailbox, is_stopping=self._stopping)
             silent_s = float("inf") if is_over else self.links.heard_s() + self._timeout_s
             return poller, peers_of, min(self.links.deadline_s(), silent_s)
+
+    def _is_over(self) -> bool:
+        return self.failure is not None or self._stopping
+
+    def _check_silence(self) -> None:
+        if self._is_over() or self.links.silence(time.monotonic(), self._timeout_s) is None:
+            return
+        self._serve(list(self.links.peers))  # heartbeats may wait, if this thread got neither core nor lock
+        if self.failure is None and (lost := self.links.silence(time.monotonic(), self._timeout_s)) is not None:
+            self._fail(lost)
 
     def _serve(self, ready: list[int]) -> None:
         peers = self.links.peers
@@ -269,7 +279,9 @@ class Watch:
             return
         except OSError as error:
             peer.has_left = True
-            raise self.links.lost(rank, error.strerror or str(error)) from error
+            # The kernel resets a connection whose process died before it had read all.
+            is_closed = isinstance(error, ConnectionResetError)
+            raise self.links.lost(rank, CLOSED if is_closed else error.strerror or str(error)) from error
         peer.heard_s = time.monotonic()
         peer.incoming += octets
         try:
@@ -281,7 +293,7 @@ class Watch:
             raise MalformedError(f"rank {rank} {error}") from error
         if not octets and not peer.has_left:
             peer.has_left = True
-            raise self.links.lost(rank, "its connections closed without a farewell")
+            raise self.links.lost(rank, CLOSED)
 
     def _handle(self, rank: int, peer: Peer, frame: Frame) -> None:
         """Do what a frame asks for."""

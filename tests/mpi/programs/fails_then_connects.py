@@ -9,6 +9,7 @@ import numpy as np
 
 from netoffload.errors import PeerLostError
 from netoffload.transport.plane import set_up
+from netoffload.transport.rounds.driver import prepare
 from netoffload_mpi import MPI, CompComm, plane
 
 
@@ -33,6 +34,8 @@ def summed(comm: CompComm) -> str:
     return str(value.tolist())
 
 
+prepare()  # else a rank could be late by what it compiles
+MPI.COMM_WORLD.Barrier()
 rank = MPI.COMM_WORLD.rank
 comm = CompComm(MPI.COMM_WORLD, "packed", 10, late_s=1)
 if rank == 1:

@@ -193,10 +193,13 @@ def _planned(program: Program, op: Op, rank: int) -> tuple[list[Any], list[Any],
 
 
 class HangWatch:
-    """A thread that calls ``on_hang`` once, with the call in which each rank is, if a program exceeds the limit."""
+    """A thread that calls ``on_hang`` once, with the call in which each rank is, if a program exceeds the limit.
 
-    def __init__(self, limit_s: float, on_hang: Callable[[str], None]) -> None:
-        self._limit_s = limit_s
+    Its time begins when all ``size`` ranks have begun.
+    """
+
+    def __init__(self, size: int, limit_s: float, on_hang: Callable[[str], None]) -> None:
+        self._size, self._limit_s = size, limit_s
         self._on_hang = on_hang
         self._ended = threading.Event()
         self._runs: dict[int, tuple[str, Run, float]] = {}
@@ -216,7 +219,7 @@ class HangWatch:
     def _look(self) -> None:
         while not self._ended.wait(self._limit_s / 10):
             runs = list(self._runs.values())
-            if runs and time.monotonic() - min(since_s for _, _, since_s in runs) > self._limit_s:
+            if len(runs) == self._size and time.monotonic() - min(since_s for _, _, since_s in runs) > self._limit_s:
                 self._on_hang("; ".join(f"{name} hangs: {_whereabouts(run)}" for name, run, _ in runs))
                 return
 

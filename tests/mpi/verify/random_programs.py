@@ -114,7 +114,7 @@ def play(programs: Sequence[tuple[str, Program]], limit_s: float, make: MakeComm
                 raise CollectiveError(text)
             comm.Barrier_comp()
 
-    with HangWatch(limit_s, hang) as watch:
+    with HangWatch(programs[0][1].size, limit_s, hang) as watch:
         raised = [error for error in run_tcp(programs[0][1].size, body) if error is not None]
     if raised and not wrong:
         wrong.append(f"{programs[0][0]} or one of the {len(programs) - 1} after it: {raised[0]}")
@@ -138,7 +138,7 @@ def on_ranks(world: CompComm, series: Series, show: Callable[[int], None]) -> st
         print(f"netoffload: {where}", file=sys.stderr, flush=True)
         os._exit(MISMATCH)  # a thread hangs in MPI or in a call; mpiexec ends the other ranks
 
-    with HangWatch(series.limit_s, hang) as watch:
+    with HangWatch(1, series.limit_s, hang) as watch:
         for done, number in enumerate(range(series.first, series.first + series.count)):
             program = series.program(number, world.size, long=True)
             text: str | None = None

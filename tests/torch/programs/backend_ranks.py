@@ -4,7 +4,6 @@ They are forked from one process, which has loaded everything once. The last ran
 """
 
 import os
-import signal
 import sys
 import threading
 from datetime import timedelta
@@ -19,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from netoffload.torch import BackendOptions
 from netoffload.torch.backend_group import NetOffloadGroup
-from tests.torch.programs.forked_group import error_of, everywhere, print_ranks
+from tests.shared.interrupts import interrupt_in
+from tests.torch.programs.forked_group import error_of, everywhere, print_ranks, strike
 
 SHORT = timedelta(seconds=3)
 CALLS = 30
@@ -165,14 +165,13 @@ def interrupt() -> Any:
     """Ctrl-C ends a blocking call, and the others hear of it."""
     group = dist.new_group()
     if dist.get_rank() == 0:
-        threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+        interrupt_in("meet")
         return error_of(lambda: dist.barrier(group), KeyboardInterrupt) == ""
     return "gave up: KeyboardInterrupt" in error_of(lambda: dist.recv(torch.zeros(1), 0, group))
 
 
 def death(victim: int) -> Any:
-    if dist.get_rank() == victim:
-        os.kill(os.getpid(), signal.SIGKILL)
+    strike(victim)
     coming = dist.irecv(torch.zeros(1), victim)
     reducing = dist.all_reduce(torch.zeros(1), async_op=True)
     assert coming is not None

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pickle
-import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +31,7 @@ from netoffload.torch import (
     broadcast_parameters,
     compress_hook,
 )
-from tests.torch.programs.forked_group import error_of, run_ranks
+from tests.torch.programs.forked_group import error_of, run_ranks, strike
 
 SIZE = 3
 STEPS = 9
@@ -188,8 +187,7 @@ def death(rank: int) -> Any:
     """Rank 1 is killed in the fourth step."""
     run = Run(rank, {"offload": "nic"})
     run.train(3)
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    strike(1)
     return error_of(lambda: run.train(4), RuntimeError)
 
 
