@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import math
 import os
 import secrets
 import signal
@@ -38,7 +37,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A kernel that is compiled in the middle of a test says nothing: many tests look at all of standard error.
-PROGRESS._next_s = math.inf
+PROGRESS._next_s = 1e6
 
 # What is imported stays until the end: a collector that looks through all of it costs a tenth of the time of all tests.
 gc.disable()
