@@ -233,6 +233,7 @@ def test_ranks_that_are_long_busy_with_others_in_an_alltoall_are_late_and_not_st
         assert result == b"".join(one[span.start : span.stop].tobytes() for one, span in zip(sent, spans, strict=True))
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_comes_is_named_after_the_late_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_less(monkeypatch)
     given_up = threading.Event()
@@ -251,6 +252,7 @@ def test_a_rank_that_never_comes_is_named_after_the_late_limit(monkeypatch: pyte
     assert "rank 1 lives but did not come to this call within the timeout of 1.5 s" in str(lost[0])
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stuck_in_the_call_is_named_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_less(monkeypatch)
     ended = threading.Event()

@@ -128,6 +128,7 @@ def test_who_dies_is_named_by_ranks_that_have_no_connection_to_it_and_make_no_ca
     assert False in knew[victim + 1 :]
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_connects_is_named_in_time() -> None:
     listeners = [Listeners(3, "127.0.0.1") for _ in range(3)]
     offers = [Offer(address="127.0.0.1", ports=one.ports) for one in listeners]

@@ -66,6 +66,7 @@ def test_a_store_gathers_again_and_again() -> None:
     assert on_threads(range(3), body) == [expected] * 3
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_come_to_the_store_is_named() -> None:
     store = MemoryStore()
     told = on_threads(range(2), lambda rank: StoreRendezvous(store, rank, 4, limit_s=2.0)("here"))
@@ -86,6 +87,7 @@ def test_addresses_gather_again_and_again_whoever_comes_first() -> None:
     assert AddressRendezvous(addresses[:1], 0, 1.0)("alone") == ["alone"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_come_to_the_first_address_is_named_on_all() -> None:
     addresses = [free_address()] * 4
 
@@ -365,6 +367,7 @@ def test_of_two_processes_of_a_rank_the_later_one_counts() -> None:
         assert "another process has taken the place of rank 1 (attempt 0)" in str(older.result())
 
 
+@pytest.mark.slow
 def test_a_process_that_asked_and_ended_is_not_taken_for_the_one_that_joined_before() -> None:
     store = MemoryStore()
     with ThreadPoolExecutor(SIZE) as threads:
