@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 
 import numpy as np
@@ -189,6 +190,25 @@ def test_what_interrupts_the_caller_ends_the_ranks(size: int) -> None:
             run_ranks(size, body)
     finally:
         signal.signal(signal.SIGUSR1, before)
+    assert not [one for one in threading.enumerate() if one.name.startswith("rank_")]
+
+
+def test_what_interrupts_the_caller_while_ranks_start_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = ThreadPoolExecutor.submit
+
+    def submit_and_interrupt(self: ThreadPoolExecutor, call: Callable[..., object], *words: object) -> Future[object]:
+        future = submit(self, call, *words)
+        if len(self._threads) == 2:
+            raise KeyboardInterrupt
+        return future
+
+    def body(exchange: InProcessExchange) -> None:
+        while True:
+            ring_allreduce(exchange, np.ones(100, np.float32), tagged=False)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_ranks(2, body, timeout_s=3600)
     assert not [one for one in threading.enumerate() if one.name.startswith("rank_")]
 
 

@@ -117,7 +117,7 @@ def test_what_is_sent_again_first_in_line_goes_in_small_blocks() -> None:
     assert max(len(frame) for frame in nic.from_host(segment)) <= 24 + SMALL
 
 
-def test_the_next_probe_waits_a_second(host: Host) -> None:
+def test_the_next_probe_waits_for_a_while(host: Host) -> None:
     host.is_plain(0)
     host.acknowledge(1)
     host.wait(PLAIN_NS - 1)
@@ -145,7 +145,7 @@ def test_a_probe_that_arrives_ends_probation(host: Host) -> None:
     host.acknowledge(2)
     assert not host.on_probation
     assert not host.is_plain(3)
-    # It takes as many retransmissions to get there again, and lasts a second again.
+    # It takes as many retransmissions to get there again, and lasts as long as the first time.
     host.acknowledge(3)
     assert [host.is_plain_again(3) for _ in range(RETRIES_MAX + 1)] == [False] * RETRIES_MAX + [True]
     host.acknowledge(4)
@@ -200,10 +200,9 @@ def test_while_nothing_arrives_plain_segments_and_blocks_take_turns(host: Host) 
 
 
 def test_an_answer_to_a_plain_turn_does_not_end_probation(host: Host) -> None:
-    assert host.is_plain_again(0)
+    assert [host.is_plain_again(0) for _ in range(3)] == [True, False, True]
     host.acknowledge(1)
     assert host.on_probation
-    assert host.is_plain(1)
     host.wait(PLAIN_NS)
     assert not host.is_plain(2)
 

@@ -23,7 +23,7 @@ from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi import CompComm
 from tests.mpi.verify.local_ranks import ThreadComm
-from tests.shared.interrupts import interrupt_in
+from tests.shared.interrupts import interrupted_in
 from tests.transport.tcp_ranks import run_tcp, wait_less
 
 TWO_THREADS = "rank 0 calls collectives of one communicator from two threads at the same time"
@@ -216,8 +216,7 @@ def test_a_peer_or_tag_that_is_no_integer_is_refused(alone: CompComm, peer: dict
 def test_an_interrupted_receive_takes_no_later_message(alone: CompComm) -> None:
     abandoned, into = np.zeros(3, np.float32), np.zeros(3, np.float32)
     alone.Barrier_comp()
-    interrupt_in("wait_all")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), interrupted_in("wait_all"):
         alone.Recv_comp(abandoned, 0)
     alone.Send_comp(np.ones(3, np.float32), 0)
     assert alone.Irecv_comp(into, 0).Test()
@@ -234,8 +233,7 @@ def test_an_interrupted_call_that_waits_for_another_ends_both_on_every_rank() ->
             comm.Allreduce_comp(MPI.IN_PLACE, values)
             return
         first = comm.Iallreduce_comp(MPI.IN_PLACE, values)
-        interrupt_in("join")
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), interrupted_in("join"):
             comm.Barrier_comp()
         interrupted.set()
         first.Wait()

@@ -1,24 +1,32 @@
 """A Ctrl-C at a moment that an event decides."""
 
+import contextlib
 import signal
 import sys
 import threading
-import time
+from collections.abc import Iterator
 from types import FrameType
 
 
-def interrupt_in(function: str) -> None:
+@contextlib.contextmanager
+def interrupted_in(function: str) -> Iterator[None]:
     """Send this process's main thread a Ctrl-C, once it is inside a function of that name, and has waited there."""
-    main = threading.main_thread().ident
+    main, ended = threading.main_thread().ident, threading.Event()
     assert main is not None
 
     def send() -> None:
         while not _is_inside(sys._current_frames()[main], function):
-            time.sleep(0.01)
-        time.sleep(0.2)
-        signal.pthread_kill(main, signal.SIGINT)
+            if ended.wait(0.01):
+                return
+        if not ended.wait(0.2):
+            signal.pthread_kill(main, signal.SIGINT)
 
-    threading.Thread(target=send, daemon=True).start()
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def _is_inside(frame: FrameType | None, function: str) -> bool:

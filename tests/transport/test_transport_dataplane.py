@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import select
 import socket
 import threading
 import time
@@ -36,6 +37,7 @@ from netoffload.engine import judgement
 from netoffload.errors import CollectiveError, ControlError, PeerLostError, UsageError
 from netoffload.transport.calls import CallQueue, Calls
 from netoffload.transport.info import NicAccount
+from netoffload.transport.messages.frames import Frame, Kind
 from netoffload.transport.plane import DataPlane, Settings
 from netoffload.transport.rendezvous.agreement import Agreement, Marking, Offer, Precision, agree, own_address, own_nic
 from netoffload.transport.rounds.exchange import TcpExchange
@@ -231,6 +233,33 @@ def test_ranks_that_are_long_busy_with_others_in_an_alltoall_are_late_and_not_st
     for rank, result in enumerate(results):
         spans = [consecutive(row)[rank] for row in counts]
         assert result == b"".join(one[span.start : span.stop].tobytes() for one, span in zip(sent, spans, strict=True))
+
+
+def test_heartbeats_that_a_watch_could_not_read_are_no_silence() -> None:
+    """Its thread got no core or lock for longer than the limit, and what came meanwhile waits in the kernel."""
+    is_held, is_judged = threading.Event(), threading.Event()
+
+    def body(exchange: TcpExchange) -> None:
+        barrier(exchange)
+        watch = exchange.watch.shared
+        if exchange.rank == 1:
+            assert is_held.wait(10)
+            with watch.lock:
+                watch.links.announce(Frame(Kind.BEAT))
+                watch._flush()
+            assert is_judged.wait(20)
+            return
+        with watch.lock:
+            is_held.set()
+            peer = watch.links.peers[1]
+            assert peer.control is not None
+            assert select.select([peer.control], [], [], 10)[0]
+            peer.heard_s -= 3600
+            watch._check_silence()
+        is_judged.set()
+        assert watch.failure is None
+
+    assert run_tcp(2, body) == [None] * 2
 
 
 @pytest.mark.slow

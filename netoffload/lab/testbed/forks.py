@@ -21,9 +21,9 @@ import contextlib
 import ctypes
 import fcntl
 import gc
+import importlib
 import json
 import os
-import pkgutil
 import runpy
 import select
 import shutil
@@ -194,9 +194,10 @@ def serve(listener: socket.socket, folder: str, wanted: Sequence[str]) -> tuple[
     """Return in each fork its request and descriptors, and None in the server after its owner has ended."""
     ready = READY
     try:
-        for found in map(pkgutil.resolve_name, wanted):
-            if callable(found):  # a function, not a module
-                found()
+        for name, _, function in (one.partition(":") for one in wanted):
+            module = importlib.import_module(name)
+            if function:
+                getattr(module, function)()
     except Exception:  # without a client a failed import is no error
         ready = traceback.format_exc().encode()
     gc.collect()
@@ -276,7 +277,8 @@ def _show_environment(env: Mapping[str, str]) -> None:
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
         start, end = map(int, file.read().rpartition(")")[2].split()[47:49])  # env_start, env_end (proc(5))
     names = sorted(env, key=lambda name: not name.startswith("NETOFFLOAD_"))
-    shown = os.fsencode("".join(f"{name}={env[name]}\0" for name in names))[: end - start]
+    shown = os.fsencode("".join(f"{name}={env[name]}\0" for name in names))
+    shown = shown[: shown.rfind(b"\0", 0, end - start) + 1]  # whole ones
     ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
 
 

@@ -153,8 +153,8 @@ def _may_be_in_exec(entry: Path) -> bool:
     """Return whether a process that shows no environment may have one; raise OSError if it has no memory.
 
     A kernel thread and a zombie have no memory, so they have no ``exe``. An exec ends by setting the place of the code
-    (field 26 of proc(5)); until then the environment (fields 50 and 51) has no length. If it has one by now, the old
-    memory was read.
+    (field 26 of proc(5)); until then the environment (fields 50 and 51) may have no length. If it has one by now, the
+    old memory was read.
     """
     (entry / "exe").readlink()
     fields = _stat(int(entry.name))

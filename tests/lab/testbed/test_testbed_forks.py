@@ -209,9 +209,12 @@ def test_with_its_owner_go_forks_and_folder() -> None:
     assert not folder.exists()
 
 
-def test_a_module_that_is_not_there_is_told_by_clients_alone(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("module", ["no_such_module", "tests.lab.testbed.programs.imports_nothing_known"])
+def test_a_module_that_is_not_there_is_told_by_clients_alone(
+    program: Path, capfd: pytest.CaptureFixture[str], module: str
+) -> None:
     program.write_text("")
-    with fork_server(["no_such_module"], OWN_ENV) as server:
+    with fork_server([module], OWN_ENV) as server:
         for _ in range(2):  # while it imports, and afterwards
             client = started(server, program)
             err = client.communicate(timeout=DEADLINE_S)[1]

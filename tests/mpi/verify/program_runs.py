@@ -219,7 +219,7 @@ class HangWatch:
     def _look(self) -> None:
         while not self._ended.wait(self._limit_s / 10):
             runs = list(self._runs.values())
-            if len(runs) == self._size and time.monotonic() - min(since_s for _, _, since_s in runs) > self._limit_s:
+            if len(runs) == self._size and time.monotonic() - max(since_s for _, _, since_s in runs) > self._limit_s:
                 self._on_hang("; ".join(f"{name} hangs: {_whereabouts(run)}" for name, run, _ in runs))
                 return
 

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from netoffload.torch import BackendOptions
 from netoffload.torch.backend_group import NetOffloadGroup
-from tests.shared.interrupts import interrupt_in
+from tests.shared.interrupts import interrupted_in
 from tests.torch.programs.forked_group import error_of, everywhere, print_ranks, strike
 
 SHORT = timedelta(seconds=3)
@@ -165,8 +165,8 @@ def interrupt() -> Any:
     """Ctrl-C ends a blocking call, and the others hear of it."""
     group = dist.new_group()
     if dist.get_rank() == 0:
-        interrupt_in("meet")
-        return error_of(lambda: dist.barrier(group), KeyboardInterrupt) == ""
+        with interrupted_in("meet"):
+            return error_of(lambda: dist.barrier(group), KeyboardInterrupt) == ""
     return "gave up: KeyboardInterrupt" in error_of(lambda: dist.recv(torch.zeros(1), 0, group))
 
 
