@@ -306,8 +306,7 @@ class Program:
         if options.get("md5_peer"):
             sock.setsockopt(socket.IPPROTO_TCP, TCP_MD5SIG, bytes.fromhex(options["md5_peer"]))
         if options.get("silence_s"):  # the kernel's own time limits: Python's would cost a poll per call
-            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", options["silence_s"], 0))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", options["silence_s"], 0))
         return sock
 
     def _prepare_stream(self, stream: socket.socket) -> socket.socket:
@@ -315,6 +314,8 @@ class Program:
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._options.get("drops_unsent"):  # the link is then free again at once
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if self._options.get("silence_s"):  # not of the listener, whose peer may take its time to come
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", self._options["silence_s"], 0))
         return stream
 
     def _tell(self) -> None:
