@@ -110,11 +110,11 @@ def test_what_cannot_be_verified_is_one_clear_line(words: list[str], message: st
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.skipif(find_mpiexec() is None, reason="mpich is not installed (scripts/setup installs it)")
-def test_a_program_that_is_ended_leaves_no_rank(number: int) -> None:
+def test_a_program_that_is_ended_leaves_no_rank(number: int, tmp_path: Path) -> None:
     """Not mpiexec, its proxy and the ranks, nor the shells that would outlive their ranks."""
     command = [sys.executable, "-m", "tests.mpi.verify.lost_rank", "-n", "3", "--strike", "stop"]
     mark = f"{MARK}={os.getpid()}"
-    environment = os.environ | dict([mark.split("=")])
+    environment = os.environ | dict([mark.split("=")]) | {"TMPDIR": str(tmp_path)}  # SIGKILL leaves its folders
     with (
         guarded(mark, 0.1),
         subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process,
