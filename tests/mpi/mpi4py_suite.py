@@ -135,7 +135,7 @@ def load_tests(folder: Path, words: str, *, only_float32: bool) -> list[unittest
     hidden = {name: sys.modules.pop(name, None) for name in ("numba", "numba.cuda", "cupy")}  # they would look for GPUs
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     arrays = importlib.import_module("arrayimpl")
-    # It counts an array's references, and a thread of ours may let go of one between two counts.
+    # dlpackimpl counts an array's references, and a thread of ours may drop one between two counts.
     uncounted = {name: value for name, value in vars(sys).items() if name != "getrefcount"}
     importlib.import_module("dlpackimpl").sys = SimpleNamespace(**uncounted)  # type: ignore[attr-defined]
     for name, module in hidden.items():

@@ -186,9 +186,10 @@ def test_the_achieved_rate_is_measured_and_a_wrong_one_refused(run_id: str, monk
 def test_a_wire_carries_its_rate_up_and_its_rate_down(run_id: str, rates: str, goodput_bps: float) -> None:
     plan = make_plan(TestbedSettings(2, nic=None, links=parse_links(rates)), run_id)
     with Testbed(plan, check_rate=False) as bed:
-        sent = stream(bed, round(goodput_bps / 8) * 3)  # from n0 to n1
-    assert 0.5 < sent.goodput_bps / goodput_bps < 1.15  # the other rate is at least four times off
-    assert sent.wrong == 0
+        both = [stream(bed, round(goodput_bps / 8) * 3) for _ in range(2)]  # from n0 to n1
+    # The machine may have stood still during one of them. None is faster than the wire.
+    assert max(sent.goodput_bps for sent in both) == pytest.approx(goodput_bps, rel=0.15)
+    assert [sent.wrong for sent in both] == [0, 0]
 
 
 def test_each_direction_is_measured_with_as_many_streams_as_fill_it(

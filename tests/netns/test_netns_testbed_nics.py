@@ -27,7 +27,8 @@ def test_octets_cross_both_nics_bit_exact_and_are_counted(nic_bed: Testbed) -> N
         frames = after[index].tx_frames - before[index].tx_frames
         assert OCTETS * 1.02 < octets < OCTETS * 1.2  # every header of every segment
         assert OCTETS / mss_octets < frames < 3 * OCTETS / mss_octets  # segments, not super-segments
-    assert after[2].tx_octets - before[2].tx_octets < OCTETS / 100  # the bridge knows who lives where
+    # The bridge knows who lives where; a kernel may have asked for an address meanwhile.
+    assert after[2].tx_octets - before[2].tx_octets < mss_octets
 
 
 def test_nics_that_compress_any_octets_do_not_change_the_rate_that_is_measured(run_id: str) -> None:

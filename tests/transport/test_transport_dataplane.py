@@ -5,6 +5,7 @@ import itertools
 import os
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -260,6 +261,30 @@ def test_heartbeats_that_a_watch_could_not_read_are_no_silence() -> None:
         assert watch.failure is None
 
     assert run_tcp(2, body) == [None] * 2
+
+
+def test_a_process_that_died_before_it_had_read_all_is_called_dead_and_not_reset() -> None:
+    """The kernel then resets its connections."""
+
+    def body(exchange: TcpExchange) -> None:
+        barrier(exchange)
+        watch = exchange.watch.shared
+        if exchange.rank == 1:
+            with watch.lock:
+                for peer in watch.links.peers.values():
+                    assert peer.control is not None
+                    peer.control.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                for listener in watch.links._joiner._listeners:
+                    listener.shutdown(socket.SHUT_RDWR)
+                for peer in watch.links.peers.values():
+                    assert peer.control is not None
+                    peer.control.close()
+            return
+        while True:
+            barrier(exchange)
+
+    lost = run_tcp(3, body, timeout_s=20)
+    assert [str(lost[rank]) for rank in (0, 2)] == ["rank 1 died: its connections closed without a farewell"] * 2
 
 
 @pytest.mark.slow

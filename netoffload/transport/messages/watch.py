@@ -46,7 +46,7 @@ AHEAD_MAX = 64
 
 MESSAGES_MAX = 2**20  # most messages that were announced and not received; their headers take memory
 
-CLOSED = "its connections closed without a farewell"
+NO_FAREWELL = "its connections closed without a farewell"
 
 GRACE_S = 1.0  # how long to wait for the reason why a connection ended, and for a farewell to leave
 
@@ -281,7 +281,7 @@ class Watch:
             peer.has_left = True
             # The kernel resets a connection whose process died before it had read all.
             is_closed = isinstance(error, ConnectionResetError)
-            raise self.links.lost(rank, CLOSED if is_closed else error.strerror or str(error)) from error
+            raise self.links.lost(rank, NO_FAREWELL if is_closed else error.strerror or str(error)) from error
         peer.heard_s = time.monotonic()
         peer.incoming += octets
         try:
@@ -293,7 +293,7 @@ class Watch:
             raise MalformedError(f"rank {rank} {error}") from error
         if not octets and not peer.has_left:
             peer.has_left = True
-            raise self.links.lost(rank, CLOSED)
+            raise self.links.lost(rank, NO_FAREWELL)
 
     def _handle(self, rank: int, peer: Peer, frame: Frame) -> None:
         """Do what a frame asks for."""

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netoffload.errors import UsageError
-from netoffload.lab.testbed import LinkRate, NicSettings, TestbedSettings, make_plan, new_run_id, parse_links
+from netoffload.lab.testbed import LinkRate, NicSettings, TestbedSettings, build, make_plan, new_run_id, parse_links
 from netoffload.lab.testbed.links import TBF_RATE_BPS_MAX
 from netoffload.lab.testbed.plan import (
     GSO_FRAME_OCTETS_MAX,
@@ -205,3 +206,12 @@ def test_a_nic_is_told_its_tag_and_ports_and_programs_keep_to_them() -> None:
     everything = NicSettings(tag="any", ports="5000-5100")
     assert (everything.tos, everything.tagged_port(5028)) == (0x28, 5028)
     assert NicSettings().tagged_port(5028) == 5028
+
+
+def test_octets_have_the_time_of_the_fastest_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a slow reading the counter may be seconds older than the clock."""
+    clock, octets = iter([0.0, 5.0, 5.0, 5.25, 6.0, 9.0]), iter([1, 2, 3])
+    monkeypatch.setattr(build, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(build, "_probed_octets", lambda *_: next(octets))
+    nobody: Any = None
+    assert build._probed(nobody, nobody) == (2, 5.125)

@@ -167,6 +167,7 @@ def test_a_stream_that_stops_is_an_error_and_so_is_an_end_that_cannot_start() ->
     listens, _ = ends(receive={})
     with End(subprocess.Popen, {**listens, "silence_s": 1}) as near, socket.socket() as silent:
         near.read(20)
+        threading.Event().wait(1.2)  # the limit is a connection's, not the listener's
         silent.connect((listens["address"], listens["port"]))
         with pytest.raises(RunError, match="nothing came for 1 s"):
             near.result(20)

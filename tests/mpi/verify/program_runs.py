@@ -192,10 +192,14 @@ def _planned(program: Program, op: Op, rank: int) -> tuple[list[Any], list[Any],
             return [], [], []
 
 
+START_S: Final = 30.0
+"""Longest time in which all ranks begin a program."""
+
+
 class HangWatch:
     """A thread that calls ``on_hang`` once, with the call in which each rank is, if a program exceeds the limit.
 
-    Its time begins when all ``size`` ranks have begun.
+    Its time begins when all ``size`` ranks have begun; if one does not, ``START_S`` later.
     """
 
     def __init__(self, size: int, limit_s: float, on_hang: Callable[[str], None]) -> None:
@@ -219,7 +223,8 @@ class HangWatch:
     def _look(self) -> None:
         while not self._ended.wait(self._limit_s / 10):
             runs = list(self._runs.values())
-            if len(runs) == self._size and time.monotonic() - max(since_s for _, _, since_s in runs) > self._limit_s:
+            limit_s = self._limit_s + START_S * (len(runs) < self._size)
+            if runs and time.monotonic() - max(since_s for _, _, since_s in runs) > limit_s:
                 self._on_hang("; ".join(f"{name} hangs: {_whereabouts(run)}" for name, run, _ in runs))
                 return
 

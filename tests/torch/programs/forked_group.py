@@ -32,7 +32,7 @@ def error_of(
 
 
 def strike(victim: int) -> None:
-    """Kill a rank when the others have left the call before too: some may have to get what others pass on."""
+    """Kill a rank once all have left the previous call. Else one of them may still wait there for a third."""
     store, rank = dist.group.WORLD.get_group_store(), dist.get_rank()  # type: ignore[union-attr]
     store.set(f"past/{rank}", "")
     if rank == victim:
