@@ -20,6 +20,7 @@ from netoffload.engine import nic as engine
 from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import is_bundle
 from netoffload.engine.pack import CACHE_LINE, MAX_WIRE_FRAMES
+from netoffload.engine.promises import count_questions
 from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
 from netoffload.wire import vnet
 from netoffload_daemon import faults, libc, trace, vlan
@@ -160,9 +161,8 @@ def _from_wire(settings: LoopSettings, port: Port) -> None:
         if np.int64(messages[index, libc.MESSAGE_FLAGS]) & libc.MSG_TRUNC or length < vnet.VNET_LEN:
             port.nic.counters[Counter.DROP_RUNT] += 1
             continue
-        engine.begin_frame(nic)
-        while engine.has_part(nic, frame, length):
-            _take(frame[engine.part_at(nic) :], engine.part_len(nic), settings, port)
+        while (part_len := engine.next_part(nic, frame, length)) >= 0:
+            _take(frame[engine.part_at(nic) :], part_len, settings, port)
     engine.flush(nic)  # no segment waits for the next batch
     _deliver_rebuilt(settings, port)
 
@@ -261,7 +261,7 @@ def _from_host(settings: LoopSettings, port: Port) -> None:
             _trace(settings, port.tx_trace, 0, trace.INBOUND, frame.ctypes.data, length, before)
         blocks = port.wire_out[port.line[LINE_OCTETS] :]
         frames = engine.from_host(port.nic, frame, length, before, blocks)
-        if engine.count_questions(port.nic):
+        if count_questions(port.nic):
             answer_questions(port.nic, port.diag)  # before the next frame, which may be the connection's first payload
         if frames == FORWARD:
             port.nic.spans[0, 0], port.nic.spans[0, 1] = 0, length

@@ -17,8 +17,7 @@ from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import load_u16, load_u32, store_u32, u8
 from netoffload.devices import sock_diag
 from netoffload.engine import flows as flow_table
-from netoffload.engine import nic as engine
-from netoffload.engine.promises import ANSWER_NO_SOCKET, ANSWER_NONE
+from netoffload.engine import promises
 from netoffload.engine.state import NicState
 
 AF_INET: Final = 2
@@ -46,10 +45,9 @@ def make_diag(descriptor: int = -1, interface: int = 0) -> Diag:
 @kernel
 def answer_questions(nic: NicState, diag: Diag) -> None:
     """Ask the kernel about every connection in question, and tell the engine."""
-    for index in range(engine.count_questions(nic)):
-        slot = engine.slot_in_question(nic, index)
-        engine.answer(nic, index, _ask(nic.flows[slot], slot, diag))
-    engine.forget_questions(nic)
+    while promises.count_questions(nic):
+        slot = promises.slot_in_question(nic)
+        promises.answer(nic, _ask(nic.flows[slot], slot, diag))
 
 
 @inline_kernel
@@ -65,11 +63,11 @@ def _ask(flow: Int64Array, number: int, diag: Diag) -> int:
     _put_address(request, sock_diag.SRC_AT, flow[flow_table.SRC_HIGH], flow[flow_table.SRC_LOW], is_ipv4)
     _put_address(request, sock_diag.DST_AT, flow[flow_table.DST_HIGH], flow[flow_table.DST_LOW], is_ipv4)
     if syscalls.write(diag.descriptor[0], request.ctypes.data, sock_diag.REQUEST_LEN) < 0:
-        return ANSWER_NONE
+        return promises.ANSWER_NONE
     while True:
         length = syscalls.read(diag.descriptor[0], answer.ctypes.data, sock_diag.ANSWER_ROOM)
         if length < sock_diag.FAMILY_AT:
-            return ANSWER_NONE
+            return promises.ANSWER_NONE
         if load_u32(answer, sock_diag.NUMBER_AT) == number:  # else the answer to an earlier question
             return _read_tos(answer, length, is_ipv4)
 
@@ -89,13 +87,13 @@ def _put_address(request: Uint8Array, at: int, high: int, low: int, is_ipv4: boo
 @inline_kernel
 def _read_tos(answer: Uint8Array, length: int, is_ipv4: bool) -> int:
     if load_u16(answer, sock_diag.TYPE_AT) != sock_diag.SOCK_DIAG_BY_FAMILY:
-        return ANSWER_NO_SOCKET
+        return promises.ANSWER_NO_SOCKET
     if u8(answer, sock_diag.STATE_AT) == sock_diag.TCP_LISTEN:
-        return ANSWER_NO_SOCKET  # the kernel found no connection, and took the listener of its port
+        return promises.ANSWER_NO_SOCKET  # the kernel found no connection, and took the listener of its port
     wanted = sock_diag.INET_DIAG_TOS if is_ipv4 else sock_diag.INET_DIAG_TCLASS
     at = sock_diag.ATTRIBUTES_AT
     while at + 4 < length:
         if load_u16(answer, at + 2) == wanted:
             return u8(answer, at + 4)
         at += max(load_u16(answer, at) + 3 & ~3, 4)
-    return ANSWER_NO_SOCKET
+    return promises.ANSWER_NO_SOCKET

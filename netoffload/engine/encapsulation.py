@@ -38,16 +38,16 @@ HEADERS_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + ipv6.IPV6_LEN
 _BEGINS_OURS: Final = offload.IPCOMP_NEXT_TCP << 24 | offload.CPI_OFFLOAD
 """The IPComp header of every block."""
 
-# Fields of the cursor of unwrap, int64[CURSOR_FIELDS]; all 0 before a frame.
-NEXT_AT: Final = 0
+# Fields of the cursor of unwrap, int64[CURSOR_FIELDS]; all 0 at first.
+_NEXT_AT: Final = 0
 """Where the next entry starts; 0: the frame has not been looked at."""
-END_AT: Final = 1
+_END_AT: Final = 1
 """Where the datagram ends."""
-FRAME_AT: Final = 2
+PART_AT: Final = 2
 """Result: where the frame with the block starts."""
-FRAME_LEN: Final = 3
-"""Result: its length."""
-CURSOR_FIELDS: Final = 4
+CURSOR_FIELDS: Final = 3
+
+_NO_PART: Final = -1
 
 
 @inline_kernel
@@ -122,29 +122,31 @@ def is_bundle(wire: Uint8Array, spans: Int64Array, frames: int) -> bool:
 
 
 @kernel
-def unwrap(frame: Uint8Array, length: int, cursor: Int64Array, headers: Uint8Array, counters: Counters) -> bool:
+def unwrap(frame: Uint8Array, length: int, cursor: Int64Array, headers: Uint8Array, counters: Counters) -> int:
     """Find the next block of a frame from the wire, and turn it into an IPComp frame in place.
 
-    A frame without blocks in UDP is its own only result. Call the function until it returns False.
+    A frame without blocks in UDP is its own only result. Call the function until the result is negative.
 
-    ``cursor`` is zeros before the first call; afterwards it says where the result is. ``headers`` keeps the frame's
-    headers between the calls.
+    Returns:
+        The length of the result, which starts at ``cursor[PART_AT]``. ``headers`` keeps the frame's headers between
+        the calls.
     """
-    if cursor[NEXT_AT] == 0:
+    if cursor[_NEXT_AT] == 0:
         ip_len = _find_datagram(frame, length)
         if ip_len == 0:
-            cursor[FRAME_AT], cursor[FRAME_LEN] = 0, length
-            cursor[NEXT_AT] = cursor[END_AT] = length + 1
-            return True
+            cursor[PART_AT] = 0
+            cursor[_NEXT_AT] = cursor[_END_AT] = length + 1
+            return length
         udp_at = IP_AT + ip_len
         end_at = IP_AT + network.get_datagram_len(frame, ip_len)
-        cursor[NEXT_AT], cursor[END_AT] = udp_at + udp.UDP_LEN, end_at
-        if not cursor[NEXT_AT] < end_at <= length or be16(frame, udp_at + udp.DATAGRAM_LEN) != end_at - udp_at:
+        entry_at = udp_at + udp.UDP_LEN
+        if not entry_at < end_at <= length or be16(frame, udp_at + udp.DATAGRAM_LEN) != end_at - udp_at:
             counters[Counter.DROP_RUNT] += 1
-            return False
+            return _NO_PART
         if not network.is_summed_right(frame, ip_len):
             counters[Counter.DROP_BAD_HEADER] += 1
-            return False
+            return _NO_PART
+        cursor[_NEXT_AT], cursor[_END_AT] = entry_at, end_at
         copy_octets(frame, 0, headers, 0, udp_at)
     return _next_block(frame, cursor, headers, counters)
 
@@ -185,15 +187,15 @@ def _find_datagram(frame: Uint8Array, length: int) -> int:
 
 
 @inline_kernel
-def _next_block(frame: Uint8Array, cursor: Int64Array, headers: Uint8Array, counters: Counters) -> bool:
-    entry_at, end_at = cursor[NEXT_AT], cursor[END_AT]
+def _next_block(frame: Uint8Array, cursor: Int64Array, headers: Uint8Array, counters: Counters) -> int:
+    entry_at, end_at = cursor[_NEXT_AT], cursor[_END_AT]
+    cursor[_NEXT_AT] = 0  # a bad block ends the walk too
     if entry_at >= end_at:
-        return False
+        return _NO_PART
     block_at = entry_at + encapsulation.ENTRY_LEN
-    cursor[NEXT_AT] = end_at  # where a bad block ends the walk
     if block_at + offload.OVERHEAD + tcp.TCP_MIN_LEN > end_at:
         counters[Counter.DROP_RUNT] += 1
-        return False
+        return _NO_PART
     version = u8(frame, entry_at + encapsulation.ENTRY_VERSION_AT)
     if (
         version != encapsulation.ENTRY_VERSION
@@ -201,19 +203,19 @@ def _next_block(frame: Uint8Array, cursor: Int64Array, headers: Uint8Array, coun
         or be32(frame, block_at) != _BEGINS_OURS  # receive would take it for a frame that crosses
     ):
         counters[Counter.DROP_BAD_VERSION] += 1
-        return False
+        return _NO_PART
     block_len = be16(frame, entry_at + encapsulation.BLOCK_LEN_AT)
     if block_len < offload.OVERHEAD + tcp.TCP_MIN_LEN or block_at + block_len > end_at:
         counters[Counter.DROP_BAD_LENGTHS] += 1
-        return False
+        return _NO_PART
     next_at = block_at + block_len
     while next_at < end_at and u8(frame, next_at) == 0:
         next_at += 1
-    cursor[NEXT_AT] = next_at
+    cursor[_NEXT_AT] = next_at
     # The headers overwrite their own first place or the block before, which has been handled.
     ip_len = network.find_ip_len(headers, HEADERS_LEN)
     frame_at = block_at - ip_len - IP_AT
     copy_octets(headers, 0, frame, frame_at, IP_AT + ip_len)
     network.put_datagram(frame, frame_at + IP_AT, ip_len, ip_len + block_len, 0, offload.PROTO_IPCOMP)
-    cursor[FRAME_AT], cursor[FRAME_LEN] = frame_at, IP_AT + ip_len + block_len
-    return True
+    cursor[PART_AT] = frame_at
+    return IP_AT + ip_len + block_len

@@ -6,7 +6,7 @@
     from_wire   a frame of the wire    -> segments that are rebuilt for the host, or the frame itself
     flush       the wire is empty      -> completes the segment that is being rebuilt
     from_clock  is_due returns true    -> a segment that the NIC makes itself, in the room for the wire
-    answer      count_questions > 0    -> the ToS of a connection's socket, which the caller asks the host's kernel
+    answer      count_questions > 0    -> the ToS of a connection's socket, which the caller asks the kernel (promises)
 
 The daemon's loop, the fuzzers and :mod:`netoffload.engine.pair` call these and nothing below them. Each rebuilt segment
 takes the next row of ``NicState.rebuilt``. The caller hands complete rows to the host (:func:`count_rebuilt`,
@@ -28,25 +28,12 @@ from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.jit import inline_kernel, kernel, merged_kernel
 from netoffload.compiled.syscalls import MUTEX_WORDS, mutex_lock, mutex_unlock
 from netoffload.config import BOUND_K_DEFAULT, TOS_COMPRESS, TOS_MASK
-from netoffload.engine import lent, network, promises
+from netoffload.engine import lent, network, promises, receive
 from netoffload.engine.authentication import make_mac_key
 from netoffload.engine.counters import Counter, make_counters
-from netoffload.engine.encapsulation import CURSOR_FIELDS, FRAME_AT, FRAME_LEN, HEADERS_LEN, unwrap
+from netoffload.engine.encapsulation import CURSOR_FIELDS, HEADERS_LEN, PART_AT, unwrap
 from netoffload.engine.flows import NOT_FOUND, find, key_of, make_flows, reversed_key
 from netoffload.engine.pack import MAX_WIRE_FRAMES
-from netoffload.engine.receive import (
-    HOST_SEGMENT_LEN,
-    PENDING_FIELDS,
-    continues,
-    find_block,
-    finish,
-    is_ours,
-    is_runt,
-    note_block,
-    note_frame,
-    sender_of,
-    take,
-)
 from netoffload.engine.state import EngineSettings, NicState
 from netoffload.engine.transmit import RANDOM_WORDS, transmit
 from netoffload.wire import capability
@@ -117,8 +104,8 @@ def make_state(
         classes=np.zeros(4, np.int64),
         cursor=np.zeros(CURSOR_FIELDS, np.int64),
         headers=np.zeros(HEADERS_LEN, np.uint8),
-        pending=np.zeros(PENDING_FIELDS, np.int64),
-        rebuilt=np.zeros((REBUILT_ROWS, HOST_SEGMENT_LEN), np.uint8) if rebuilt is None else rebuilt,
+        pending=np.zeros(receive.PENDING_FIELDS, np.int64),
+        rebuilt=np.zeros((REBUILT_ROWS, receive.HOST_SEGMENT_LEN), np.uint8) if rebuilt is None else rebuilt,
         rebuilt_lens=np.zeros(REBUILT_ROWS, np.int64),
         rebuilt_rows=np.zeros(2, np.int64),
     )
@@ -181,41 +168,10 @@ def release_lent(nic: NicState) -> None:
 
 
 @inline_kernel
-def count_questions(nic: NicState) -> int:
-    """Return how many connections the caller must ask the host's kernel about before the next :func:`from_host`."""
-    return nic.questions[0]
+def next_part(nic: NicState, frame: Uint8Array, length: int) -> int:
+    """Find the next part of a frame of the wire; return its length, negative behind the last one.
 
-
-@inline_kernel
-def slot_in_question(nic: NicState, index: int) -> int:
-    """Return the slot that a question is about."""
-    return nic.questions[1 + index]
-
-
-@inline_kernel
-def answer(nic: NicState, index: int, tos: int) -> None:
-    """Answer a question by the ToS or traffic class of the connection's socket, or by ``promises.ANSWER_...``."""
-    promises.answer(nic.settings, nic.flows[slot_in_question(nic, index)], tos)
-
-
-@inline_kernel
-def forget_questions(nic: NicState) -> None:
-    """Note that every question has its answer."""
-    nic.questions[0] = 0
-
-
-@inline_kernel
-def begin_frame(nic: NicState) -> None:
-    """Begin a new frame of the wire, which may be a bundle: see :func:`has_part`."""
-    nic.cursor[:] = 0
-
-
-@inline_kernel
-def has_part(nic: NicState, frame: Uint8Array, length: int) -> int:
-    """Find the next part of a frame of the wire; return whether there is one.
-
-    A part is the frame itself, or one block of a bundle. :func:`from_wire` takes ``frame[part_at(nic):]``, of
-    ``part_len(nic)`` octets.
+    A part is the frame itself, or one block of a bundle. :func:`from_wire` takes ``frame[part_at(nic):]``.
     """
     return unwrap(frame, length, nic.cursor, nic.headers, nic.counters)
 
@@ -223,13 +179,7 @@ def has_part(nic: NicState, frame: Uint8Array, length: int) -> int:
 @inline_kernel
 def part_at(nic: NicState) -> int:
     """Return where the part starts."""
-    return nic.cursor[FRAME_AT]
-
-
-@inline_kernel
-def part_len(nic: NicState) -> int:
-    """Return the octets of the part."""
-    return nic.cursor[FRAME_LEN]
+    return nic.cursor[PART_AT]
 
 
 @merged_kernel
@@ -242,32 +192,32 @@ def from_wire(nic: NicState, frame: Uint8Array, length: int, now_ns: int) -> int
         frame: uint8 with DECODE_SLACK octets of room behind it; a frame that crosses is left here, perhaps changed.
     """
     ip_len = network.find_ip_len(frame, length)
-    if not is_ours(frame, length, ip_len):
+    if not receive.is_ours(frame, length, ip_len):
         slot = NOT_FOUND
         if network.is_tcp(frame, length, ip_len):
             slot = find(nic.flows, reversed_key(key_of(frame, ip_len, network.IP_AT + ip_len)))
         mutex_lock(nic.lock.ctypes.data)
-        left = note_frame(nic, frame, length, ip_len, slot, now_ns)
+        left = receive.note_frame(nic, frame, length, ip_len, slot, now_ns)
         mutex_unlock(nic.lock.ctypes.data)
         if left < 0:
             return TAKEN
         flush(nic)
         return left
-    if is_runt(frame, length, ip_len):
+    if receive.is_runt(frame, length, ip_len):
         nic.counters[Counter.DROP_RUNT] += 1
         return REFUSED
-    block = find_block(frame, ip_len)
-    slot = sender_of(nic, frame, block)
+    block = receive.find_block(frame, ip_len)
+    slot = receive.sender_of(nic, frame, block)
     if slot == NOT_FOUND:
         return REFUSED
     flow = nic.flows[slot]
     mutex_lock(nic.lock.ctypes.data)
-    note_block(nic, frame, block, flow, now_ns)
+    receive.note_block(nic, frame, block, flow, now_ns)
     mutex_unlock(nic.lock.ctypes.data)
-    if not continues(frame, block, nic.pending, nic.rebuilt[row_of(nic, count_rebuilt(nic))]):
+    if not receive.continues(frame, block, nic.pending, nic.rebuilt[row_of(nic, count_rebuilt(nic))]):
         flush(nic)
     host = nic.rebuilt[row_of(nic, count_rebuilt(nic))]
-    if take(nic, frame, block, flow, host):
+    if receive.take(nic, frame, block, flow, host):
         flush(nic)
     return TAKEN
 
@@ -276,7 +226,7 @@ def from_wire(nic: NicState, frame: Uint8Array, length: int, now_ns: int) -> int
 def flush(nic: NicState) -> None:
     """Complete the segment that is being rebuilt, if there is one."""
     row = row_of(nic, nic.rebuilt_rows[_COUNT])
-    length = finish(nic.counters, nic.pending, nic.rebuilt[row])
+    length = receive.finish(nic.counters, nic.pending, nic.rebuilt[row])
     nic.rebuilt_lens[row] = length
     nic.rebuilt_rows[_COUNT] += int(length > 0)
 

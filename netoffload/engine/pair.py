@@ -74,10 +74,9 @@ class Nic:
         delivered: list[bytes] = []
         for frame in frames:
             buffer = in_buffer(frame, len(frame) + DECODE_SLACK)
-            engine.begin_frame(self.state)
-            while engine.has_part(self.state, buffer, len(frame)):
+            while (part_len := int(engine.next_part(self.state, buffer, len(frame)))) >= 0:
                 part = buffer[engine.part_at(self.state) :]
-                crossing = engine.from_wire(self.state, part, int(engine.part_len(self.state)), self.now_ns)
+                crossing = engine.from_wire(self.state, part, part_len, self.now_ns)
                 self._deliver(delivered)
                 if crossing >= 0:
                     delivered.append(bytes(part[:crossing]))

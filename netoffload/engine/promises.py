@@ -18,8 +18,7 @@ from typing import Final
 from netoffload.compiled.arrays import Int64Array
 from netoffload.compiled.jit import inline_kernel
 from netoffload.engine import flows
-from netoffload.engine.flows import Flow
-from netoffload.engine.state import EngineSettings, NicState
+from netoffload.engine.state import NicState
 
 UNASKED: Final = 0
 ASKED: Final = 1
@@ -56,8 +55,22 @@ def raise_question(nic: NicState, slot: int, is_tagged: bool) -> None:
 
 
 @inline_kernel
-def answer(settings: EngineSettings, flow: Flow, tos: int) -> None:
-    """Note the ToS or traffic class of a connection's socket, or one of the ``ANSWER_...``."""
+def count_questions(nic: NicState) -> int:
+    """Return how many connections the caller must ask the host's kernel about before the host's next frame."""
+    return nic.questions[0]
+
+
+@inline_kernel
+def slot_in_question(nic: NicState) -> int:
+    """Return the slot that the latest question is about."""
+    return nic.questions[nic.questions[0]]
+
+
+@inline_kernel
+def answer(nic: NicState, tos: int) -> None:
+    """Answer the latest question by the ToS or traffic class of the connection's socket, or by an ``ANSWER_...``."""
+    settings, flow = nic.settings, nic.flows[slot_in_question(nic)]
+    nic.questions[0] -= 1
     is_tagged = tos & settings.tag_mask == settings.tag & settings.tag_mask
     flow[flows.PROMISE] = BY_SOCKET if is_tagged else REFUSED
     if tos == ANSWER_NO_SOCKET:

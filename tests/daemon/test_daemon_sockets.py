@@ -10,7 +10,6 @@ import pytest
 
 from netoffload.devices.sock_diag import open_sock_diag
 from netoffload.engine import flows, promises
-from netoffload.engine import nic as engine
 from netoffload.engine.nic import make_settings, make_state
 from netoffload.engine.state import NicState
 from netoffload.errors import SystemRefusedError
@@ -76,7 +75,7 @@ def test_the_loop_hears_what_the_program_set(asking: NicState, family: str, tos:
             answer_questions(asking, make_diag(diag.fileno()))
             wanted = promises.BY_SOCKET if tos_set == 0x28 else promises.REFUSED
             assert asking.flows[slot, flows.PROMISE] == wanted
-            assert engine.count_questions(asking) == 0
+            assert promises.count_questions(asking) == 0
 
 
 def test_many_questions_at_once_get_their_own_answers(asking: NicState) -> None:
@@ -109,7 +108,7 @@ def test_a_question_that_cannot_be_asked_stays_open(asking: NicState) -> None:
     slot = know(asking, ("127.0.0.1", 40_000), ("127.0.0.1", 5001))
     answer_questions(asking, make_diag(-1))
     assert asking.flows[slot, flows.PROMISE] == promises.UNASKED
-    assert engine.count_questions(asking) == 0
+    assert promises.count_questions(asking) == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to bind a socket to a device")

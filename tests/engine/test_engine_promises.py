@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from netoffload.codec_specs import CodecId
-from netoffload.engine import nic as engine
 from netoffload.engine import promises
 from netoffload.engine.flow_report import as_dicts
 from netoffload.engine.flows import PROMISE, SLOTS
@@ -34,10 +33,9 @@ def is_exact(frames: list[bytes], start: int, end: int) -> bool:
 
 def test_the_handshakes_acknowledgement_raises_the_question() -> None:
     client, _ = asking_pair()
-    assert engine.count_questions(client.state) == 0, "SYNs ask nothing"
+    assert promises.count_questions(client.state) == 0, "SYNs ask nothing"
     client.from_host(make_segment(seq=ISN + 1))
-    engine.answer(client.state, 0, 0x28)
-    engine.forget_questions(client.state)
+    promises.answer(client.state, 0x28)
     assert not is_exact(send(client, 0, 4096), 0, 4096)
     assert client.counts()["tx_segments"] == 1
 
@@ -46,15 +44,14 @@ def test_a_payload_that_comes_first_raises_it_and_crosses_exact() -> None:
     client, _ = asking_pair()
     assert is_exact(send(client, 0, 4096), 0, 4096)
     assert is_exact(send(client, 4096, 8192), 4096, 8192)
-    assert engine.count_questions(client.state) == 1, "one question per connection"
-    slot = engine.slot_in_question(client.state, 0)
+    assert promises.count_questions(client.state) == 1, "one question per connection"
+    slot = promises.slot_in_question(client.state)
     assert client.table[slot, PROMISE] == promises.ASKED
-    engine.answer(client.state, 0, 0x28)
-    engine.forget_questions(client.state)
+    promises.answer(client.state, 0x28)
     assert client.flows()[0]["promised_by"] == "socket"
     assert not is_exact(send(client, 8192, 12_288), 8192, 12_288)
     assert client.counts()["tx_segments"] == 1
-    assert engine.count_questions(client.state) == 0
+    assert promises.count_questions(client.state) == 0
 
 
 @pytest.mark.parametrize(
@@ -63,8 +60,7 @@ def test_a_payload_that_comes_first_raises_it_and_crosses_exact() -> None:
 def test_the_socket_decides_but_for_its_ecn_bits(tos: int, promised_by: str) -> None:
     client, _ = asking_pair()
     send(client, 0, 4096)
-    engine.answer(client.state, 0, tos)
-    engine.forget_questions(client.state)
+    promises.answer(client.state, tos)
     sent = send(client, 4096, 8192)
     assert client.flows()[0]["promised_by"] == promised_by
     if promised_by == "socket":
@@ -79,7 +75,7 @@ def test_zeros_of_a_connection_that_nobody_promised_stay_raw() -> None:
     client, _ = asking_pair()
     zeros = make_segment(bytes(4000), seq=ISN + 1)
     client.from_host(zeros)
-    engine.answer(client.state, 0, 0)
+    promises.answer(client.state, 0)
     later = make_segment(bytes(4000), seq=ISN + 4001)
     assert client.from_host(later) == [later]
 
@@ -87,10 +83,9 @@ def test_zeros_of_a_connection_that_nobody_promised_stay_raw() -> None:
 def test_a_question_that_could_not_be_asked_comes_again() -> None:
     client, _ = asking_pair()
     send(client, 0, 4096)
-    engine.answer(client.state, 0, promises.ANSWER_NONE)
-    engine.forget_questions(client.state)
+    promises.answer(client.state, promises.ANSWER_NONE)
     send(client, 4096, 8192)
-    assert engine.count_questions(client.state) == 1
+    assert promises.count_questions(client.state) == 1
 
 
 def test_untagged_segments_and_connections_to_hosts_without_a_nic_ask_nothing() -> None:
@@ -100,7 +95,7 @@ def test_untagged_segments_and_connections_to_hosts_without_a_nic_ask_nothing() 
     client.from_host(make_segment(flags="S", seq=ISN, sport=41_000))
     client.from_wire([make_segment(flags="SA", seq=5, ack=ISN + 1, sport=41_000, to_client=True)])
     send(client, 0, 4096, sport=41_000)
-    assert engine.count_questions(client.state) == 0
+    assert promises.count_questions(client.state) == 0
 
 
 def test_a_batch_cannot_raise_more_questions_than_there_is_room_for() -> None:
@@ -108,13 +103,12 @@ def test_a_batch_cannot_raise_more_questions_than_there_is_room_for() -> None:
     client, _ = asking_pair(count)
     for number in range(count):
         send(client, 0, 4000, sport=40_000 + number)
-    assert engine.count_questions(client.state) == promises.QUESTIONS_MAX
-    for index in range(promises.QUESTIONS_MAX):
-        engine.answer(client.state, index, 0x28)
-    engine.forget_questions(client.state)
+    assert promises.count_questions(client.state) == promises.QUESTIONS_MAX
+    for _ in range(promises.QUESTIONS_MAX):
+        promises.answer(client.state, 0x28)
     for number in range(count):
         send(client, 4000, 8000, sport=40_000 + number)
-    assert engine.count_questions(client.state) == 5
+    assert promises.count_questions(client.state) == 5
 
 
 def test_questions_that_an_earlier_process_left_open_are_raised_again() -> None:
@@ -123,7 +117,7 @@ def test_questions_that_an_earlier_process_left_open_are_raised_again() -> None:
     promises.reopen(client.table)
     assert not (client.table[:SLOTS, PROMISE] == promises.ASKED).any()
     send(client, 4096, 8192)
-    assert engine.count_questions(client.state) == 2
+    assert promises.count_questions(client.state) == 2
 
 
 def test_the_operator_promises_for_every_tag() -> None:

@@ -37,16 +37,14 @@ from netoffload.engine.lent import AGENDA_FIELDS, REST_WAIT_NS, WINDOW_WAIT_NS
 from netoffload.engine.network import IP_AT
 from netoffload.engine.nic import (
     REBUILT_ROWS,
-    begin_frame,
     count_rebuilt,
     forget_rebuilt,
     from_clock,
     from_host,
     from_wire,
-    has_part,
+    next_part,
     make_settings,
     part_at,
-    part_len,
     row_of,
 )
 from netoffload.engine.pack import MAX_WIRE_FRAMES
@@ -311,10 +309,9 @@ def _accounted(counters: Counters, outcome: BoolArray) -> int:
 def _receive(frame: Uint8Array, length: int, outcome: BoolArray, memory: Memory) -> bool:
     """Give a frame to receive as the loop does; return whether each of its parts is counted exactly once."""
     nic = memory.nic
-    begin_frame(nic)
     first = before = _accounted(nic.counters, outcome)
-    while has_part(nic, frame, length):
-        at, own_len = part_at(nic), part_len(nic)
+    while (own_len := next_part(nic, frame, length)) >= 0:
+        at = part_at(nic)
         if at < 0 or at + own_len > length:
             return False
         crossing = from_wire(nic, frame[at:], own_len, 0)
