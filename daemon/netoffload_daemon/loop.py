@@ -161,8 +161,10 @@ def _from_wire(settings: LoopSettings, port: Port) -> None:
         if np.int64(messages[index, libc.MESSAGE_FLAGS]) & libc.MSG_TRUNC or length < vnet.VNET_LEN:
             port.nic.counters[Counter.DROP_RUNT] += 1
             continue
-        while (part_len := engine.next_part(nic, frame, length)) >= 0:
+        part_len = engine.next_part(nic, frame, length)
+        while part_len >= 0:
             _take(frame[engine.part_at(nic) :], part_len, settings, port)
+            part_len = engine.next_part(nic, frame, length)
     engine.flush(nic)  # no segment waits for the next batch
     _deliver_rebuilt(settings, port)
 

@@ -6,7 +6,7 @@ A slot is one TCP connection, seen from the host: what it sends (fields of the t
 ::
 
     int64[ROWS, FIELDS]    SLOTS slots          hash of the key, then two windows of WINDOW slots
-                           CANDIDATES rows      SYNs from the wire that the host has not answered yet, likewise
+                           SLOTS rows           SYNs from the wire that the host has not answered yet, likewise
                            1 row                the words that key the hash, drawn anew at every start
 
 A connection is in one of two windows. A new one goes into the emptier window, so a window hardly ever fills up before
@@ -41,11 +41,11 @@ from netoffload.wire import ipv4, ipv6
 
 SLOTS: Final = 4096
 """A power of two. A node of a training run has a few connections per peer; a busy host has some thousands."""
-CANDIDATES: Final = SLOTS
-"""A host answers a SYN within microseconds, but thousands of connections may begin at once."""
+CANDIDATES_AT: Final = SLOTS
+"""As many rows: a host answers a SYN within microseconds, but thousands of connections may begin at once."""
 WINDOW: Final = 8
 """A power of two."""
-KEY_ROW: Final = SLOTS + CANDIDATES
+KEY_ROW: Final = 2 * SLOTS
 ROWS: Final = KEY_ROW + 1
 IDLE_NS: Final = 3600 * 1_000_000_000
 """An hour without a segment of the host. TCP's keepalive, where it is on, waits two hours (RFC 9293, 3.8.4)."""
@@ -285,26 +285,14 @@ def _slot_of(hashed: int, probe: int) -> int:
 
 
 @inline_kernel
-def _find_behind(flows: FlowTable, first_row: int, key: FlowKey) -> int:
-    """Return the row of a connection in one half of the table, or ``NOT_FOUND``."""
+def find(flows: FlowTable, key: FlowKey, first_row: int = 0) -> int:
+    """Return the slot of a connection, or ``NOT_FOUND``; from :data:`CANDIDATES_AT` on that of a SYN from the wire."""
     hashed = _hash(flows, key)
     for probe in range(2 * WINDOW):
         row = first_row + _slot_of(hashed, probe)
         if _holds(flows[row], key):
             return row
     return NOT_FOUND
-
-
-@inline_kernel
-def find(flows: FlowTable, key: FlowKey) -> int:
-    """Return the slot of a connection, or ``NOT_FOUND``."""
-    return _find_behind(flows, 0, key)
-
-
-@inline_kernel
-def find_candidate(flows: FlowTable, key: FlowKey) -> int:
-    """Return the row of a SYN from the wire, or ``NOT_FOUND``."""
-    return _find_behind(flows, SLOTS, key)
 
 
 @inline_kernel
@@ -337,24 +325,13 @@ def _has_given_up(silent_ns: int, tried_ns: int) -> bool:
 
 
 @inline_kernel
-def make_slot(flows: FlowTable, key: FlowKey, now_ns: int) -> int:
-    """Return an empty slot for a connection that is about to begin, or ``NOT_FOUND`` where all are taken.
+def make_slot(flows: FlowTable, key: FlowKey, now_ns: int, first_row: int = 0) -> int:
+    """Return a slot, empty but for the key, for a connection that is about to begin; ``NOT_FOUND`` if all are taken.
 
     An earlier connection with the same addresses and ports may have a slot; then that slot is emptied and returned.
+    With :data:`CANDIDATES_AT` it is the row of a SYN from the wire, to which the oldest other SYN may give way.
     """
-    return _make_behind(flows, 0, key, now_ns)
-
-
-@inline_kernel
-def make_candidate(flows: FlowTable, key: FlowKey, now_ns: int) -> int:
-    """Return the row of a SYN from the wire, empty but for the key; the oldest other SYN may give way."""
-    return _make_behind(flows, SLOTS, key, now_ns)
-
-
-@inline_kernel
-def _make_behind(flows: FlowTable, first_row: int, key: FlowKey, now_ns: int) -> int:
-    """Return an empty row in one half of the table, or ``NOT_FOUND``."""
-    row = _find_behind(flows, first_row, key)
+    row = find(flows, key, first_row)
     if row == NOT_FOUND:
         hashed = _hash(flows, key)
         best = 0

@@ -104,7 +104,7 @@ def _learn(nic: NicState, frame: Uint8Array, syn: Segment, key: FlowKey, now_ns:
         and (not is_answer or table[slot, flows.PEER_ISN] == peer_isn)
     ):
         return slot  # sent again
-    candidate = flows.find_candidate(table, key)
+    candidate = flows.find(table, key, flows.CANDIDATES_AT)
     if is_answer and (
         candidate == NOT_FOUND
         or table[candidate, flows.PEER_ISN] != peer_isn
@@ -227,10 +227,10 @@ def accept(nic: NicState, frame: Uint8Array, length: int, ip_len: int, now_ns: i
 def _take_offer(nic: NicState, frame: Uint8Array, syn: Segment, word_at: int, now_ns: int, key: FlowKey) -> None:
     """Keep what a SYN says until the host answers it; a repeated SYN without the word does not revoke the word."""
     table = nic.flows
-    row = flows.find_candidate(table, key)
+    row = flows.find(table, key, flows.CANDIDATES_AT)
     if word_at == NO_OPTION and (row == NOT_FOUND or table[row, flows.PEER_ISN] == syn.seq):
         return
-    candidate = table[flows.make_candidate(table, key, now_ns)]
+    candidate = table[flows.make_slot(table, key, now_ns, flows.CANDIDATES_AT)]
     candidate[flows.PEER_ISN] = syn.seq
     candidate[flows.WINDOW_SHIFT] = _read_shift(frame, syn.tcp_at)
     _read_word(frame, word_at, nic.settings.ways, candidate)

@@ -175,7 +175,7 @@ def test_rekeying_keeps_every_connection_and_moves_it() -> None:
     for number in range(300):
         slot = flows.make_slot(table, key(number, 6 if number % 2 else 4), number)
         table[slot, flows.KEY_FIELDS :] = number
-    flows.make_candidate(table, key(9), 0)
+    flows.make_slot(table, key(9), 0, flows.CANDIDATES_AT)
     before = {number: flows.find(table, key(number, 6 if number % 2 else 4)) for number in range(300)}
     words = table[flows.KEY_ROW].copy()
     flows.rekey(table)
@@ -186,7 +186,7 @@ def test_rekeying_keeps_every_connection_and_moves_it() -> None:
         assert (table[slot, flows.KEY_FIELDS :] == number).all()
         moved += slot != slot_before
     assert moved > 250
-    assert flows.find_candidate(table, key(9)) == flows.NOT_FOUND
+    assert flows.find(table, key(9), flows.CANDIDATES_AT) == flows.NOT_FOUND
     assert (table[:SLOTS, flows.IP_VERSION] != 0).sum() == 300
 
 
@@ -269,8 +269,8 @@ def test_a_full_table_leaves_new_connections_raw_and_the_others_alone(ipv6: bool
 def test_two_thousand_handshakes_may_begin_at_once() -> None:
     table = seeded()
     for number in range(2000):
-        flows.make_candidate(table, key(number), number)
-    found = [flows.find_candidate(table, key(number)) for number in range(2000)]
+        flows.make_slot(table, key(number), number, flows.CANDIDATES_AT)
+    found = [flows.find(table, key(number), flows.CANDIDATES_AT) for number in range(2000)]
     assert flows.NOT_FOUND not in found
     assert all(flows.SLOTS <= row < flows.KEY_ROW for row in found if row != flows.NOT_FOUND)
 
@@ -279,9 +279,11 @@ def test_a_handshake_displaces_the_oldest_one_and_before_it_one_that_is_answered
     table = seeded()
     table[flows.KEY_ROW] = 0  # all keys have one hash, and both windows are the same
     for number in range(flows.WINDOW):
-        flows.make_candidate(table, key(number), 100 - number)
-    table[flows.find_candidate(table, key(2)), flows.LAST_SEEN_NS] = 0  # as for a SYN that the host has answered
+        flows.make_slot(table, key(number), 100 - number, flows.CANDIDATES_AT)
+    table[flows.find(table, key(2), flows.CANDIDATES_AT), flows.LAST_SEEN_NS] = (
+        0  # as for a SYN that the host has answered
+    )
     for new, lost in ((90, 2), (91, flows.WINDOW - 1), (92, flows.WINDOW - 2)):
-        assert flows.find_candidate(table, key(lost)) != flows.NOT_FOUND
-        flows.make_candidate(table, key(new), 200)
-        assert flows.find_candidate(table, key(lost)) == flows.NOT_FOUND
+        assert flows.find(table, key(lost), flows.CANDIDATES_AT) != flows.NOT_FOUND
+        flows.make_slot(table, key(new), 200, flows.CANDIDATES_AT)
+        assert flows.find(table, key(lost), flows.CANDIDATES_AT) == flows.NOT_FOUND

@@ -25,34 +25,22 @@ from netoffload.compiled.arrays import BoolArray, Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel, merged_kernel
 from netoffload.compiled.octets import copy_octets
-from netoffload.compiled.syscalls import MUTEX_WORDS
 from netoffload.config import BOUND_K_MAX, TOS_MASK
 from netoffload.engine import network
+from netoffload.engine import nic as engine
 from netoffload.engine.authentication import make_mac_key
 from netoffload.engine.counters import Counter, Counters
-from netoffload.engine.encapsulation import CURSOR_FIELDS, HEADERS_LEN, is_bundle
-from netoffload.engine.flows import FIELDS, JUDGED, KEY_ROW, PROMISE, ROWS, SLOTS
+from netoffload.engine.encapsulation import is_bundle
+from netoffload.engine.flows import FIELDS, JUDGED, KEY_ROW, PROMISE, SLOTS
 from netoffload.engine.judgement import FLOATS, JUDGED_VERDICT, NOT_FLOATS, UNDECIDED
-from netoffload.engine.lent import AGENDA_FIELDS, REST_WAIT_NS, WINDOW_WAIT_NS
+from netoffload.engine.lent import REST_WAIT_NS, WINDOW_WAIT_NS
 from netoffload.engine.network import IP_AT
-from netoffload.engine.nic import (
-    REBUILT_ROWS,
-    count_rebuilt,
-    forget_rebuilt,
-    from_clock,
-    from_host,
-    from_wire,
-    next_part,
-    make_settings,
-    part_at,
-    row_of,
-)
 from netoffload.engine.pack import MAX_WIRE_FRAMES
-from netoffload.engine.promises import BY_SOCKET, NO_SOCKET, QUESTIONS_LEN, REFUSED, UNASKED
-from netoffload.engine.receive import HOST_SEGMENT_LEN, PENDING_FIELDS, PENDING_LEN
+from netoffload.engine.promises import BY_SOCKET, NO_SOCKET, REFUSED, UNASKED
+from netoffload.engine.receive import HOST_SEGMENT_LEN, PENDING_LEN
 from netoffload.engine.state import NicState
 from netoffload.engine.sums import crc32c
-from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
+from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, WIRE_BUFFER_LEN
 from netoffload.errors import RunError
 from netoffload.wire import encapsulation, ipv4, ipv6, offload, tcp, udp
 from netoffload.wire.authentication import KEY_LEN
@@ -112,35 +100,16 @@ class Memory(NamedTuple):
 
 
 def make_memory() -> Memory:
-    """Return guarded memory."""
+    """Return guarded memory, zeros."""
 
     def octets(length: int) -> Uint8Array:
         return guarded_octets(length)[-length:]
 
-    def words(*shape: int) -> Int64Array:
-        return octets(8 * int(np.prod(shape))).view(np.int64).reshape(shape)
-
-    def rows(count: int, length: int) -> Uint8Array:
-        return octets(count * length).reshape(count, length)
-
-    nic = NicState(
-        settings=make_settings(),
-        flows=words(ROWS, FIELDS),
-        counters=words(len(Counter)),
-        lock=octets(8 * MUTEX_WORDS).view(np.uint64),
-        random=words(1 + RANDOM_WORDS),
-        agenda=words(AGENDA_FIELDS),
-        questions=words(QUESTIONS_LEN),
-        spans=words(MAX_WIRE_FRAMES, 2),
-        classes=words(4),
-        cursor=words(CURSOR_FIELDS),
-        headers=octets(HEADERS_LEN),
-        pending=words(PENDING_FIELDS),
-        rebuilt=rows(REBUILT_ROWS, HOST_SEGMENT_LEN),
-        rebuilt_lens=words(REBUILT_ROWS),
-        rebuilt_rows=words(2),
+    plain = engine.make_state(engine.make_settings())
+    guarded = (octets(one.nbytes).view(one.dtype).reshape(one.shape) for one in plain[1:])
+    return Memory(
+        NicState(plain.settings, *guarded), octets(FRAME_ROOM), octets(WIRE_BUFFER_LEN), octets(HOST_BUFFER_LEN)
     )
-    return Memory(nic, octets(FRAME_ROOM), octets(WIRE_BUFFER_LEN), octets(HOST_BUFFER_LEN))
 
 
 def fuzz_batches(seed: int, first_batch: int, count: int) -> Tally:
@@ -151,7 +120,7 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> Tally:
         rng = np.random.default_rng((seed, number))
         mac_key = mac_keys[number // 8 % 4]  # a new one after all combinations of the options below
         codec_ids = [int(codec_id) for codec_id in CODECS]
-        settings = make_settings(
+        settings = engine.make_settings(
             int(rng.choice(codec_ids)), int(rng.integers(1, BOUND_K_MAX + 1)), int(rng.choice(_MTUS))
         )._replace(per_segment=number % 2, in_udp=number // 2 % 2, bundles=number // 4 % 2, mac_key=mac_key)
         if is_lossless(settings.codec_id):  # then the tag may be any
@@ -249,7 +218,7 @@ def _send_all(recipes: Int64Array, samples: Samples, handshakes: Uint8Array, out
         copy_octets(samples.octets[recipe[FRAME]], 0, frame, 0, min(length, samples.lengths[recipe[FRAME]]))
         damage(recipe, frame, length)
         before = _accounted(memory.nic.counters, outcome)
-        status = from_host(memory.nic, frame, length, index, memory.wire)
+        status = engine.from_host(memory.nic, frame, length, index, memory.wire)
         if _accounted(memory.nic.counters, outcome) != before + 1 or not _come_back(status, outcome, memory):
             return index
         if not _receive(frame, length, outcome, memory):
@@ -264,7 +233,7 @@ def _sends_possible_segments(memory: Memory) -> bool:
     """Whether all frames that the NIC sends by itself are TCP segments of a few octets."""
     for now_ns in (REST_WAIT_NS, WINDOW_WAIT_NS, 2 * WINDOW_WAIT_NS):
         memory.nic.agenda[:] = 0
-        while from_clock(memory.nic, now_ns, memory.wire):
+        while engine.from_clock(memory.nic, now_ns, memory.wire):
             start, length = memory.nic.spans[0, 0], memory.nic.spans[0, 1]
             if start != 0 or not IP_AT < length <= _OWN_FRAME_MAX:
                 return False
@@ -291,7 +260,7 @@ def _connect(handshakes: Uint8Array, verdict: int, promise: int, outcome: BoolAr
             if step == FROM_PEER:
                 _receive(frame, length, outcome, memory)
             else:
-                from_host(memory.nic, frame, length, 0, memory.wire)
+                engine.from_host(memory.nic, frame, length, 0, memory.wire)
     memory.nic.flows[:SLOTS, JUDGED + JUDGED_VERDICT] = verdict
     memory.nic.flows[:SLOTS, PROMISE] = promise
 
@@ -310,14 +279,16 @@ def _receive(frame: Uint8Array, length: int, outcome: BoolArray, memory: Memory)
     """Give a frame to receive as the loop does; return whether each of its parts is counted exactly once."""
     nic = memory.nic
     first = before = _accounted(nic.counters, outcome)
-    while (own_len := next_part(nic, frame, length)) >= 0:
-        at = part_at(nic)
+    own_len = engine.next_part(nic, frame, length)
+    while own_len >= 0:
+        at = engine.part_at(nic)
         if at < 0 or at + own_len > length:
             return False
-        crossing = from_wire(nic, frame[at:], own_len, 0)
+        crossing = engine.from_wire(nic, frame[at:], own_len, 0)
         if _accounted(nic.counters, outcome) != before + 1 or crossing > own_len or not _has_possible_segments(nic):
             return False
         before += 1
+        own_len = engine.next_part(nic, frame, length)
     after = _accounted(nic.counters, outcome)  # one more where the rest of a bundle was dropped
     return first < after <= before + 1
 
@@ -328,12 +299,12 @@ def _has_possible_segments(nic: NicState) -> bool:
 
     The next segment is rebuilt in the last row, which ends where the memory ends.
     """
-    for index in range(count_rebuilt(nic)):
-        if not 0 < nic.rebuilt_lens[row_of(nic, index)] <= HOST_SEGMENT_LEN:
+    for index in range(engine.count_rebuilt(nic)):
+        if not 0 < nic.rebuilt_lens[engine.row_of(nic, index)] <= HOST_SEGMENT_LEN:
             return False
-    forget_rebuilt(nic)
+    engine.forget_rebuilt(nic)
     if nic.pending[PENDING_LEN] == 0:
-        nic.rebuilt_rows[0] = REBUILT_ROWS - 1
+        nic.rebuilt_rows[0] = engine.REBUILT_ROWS - 1
     return True
 
 
