@@ -15,19 +15,7 @@ from scapy.utils import checksum
 from netoffload.wire import vnet
 from netoffload.wire.checksum import ones_sum
 from netoffload.wire.ethernet import ETHERTYPE_IPV6
-from tests.shared.formats import (
-    Ethernet,
-    Ipv4,
-    Ipv6,
-    Tcp,
-    Vnet,
-    emit_vnet,
-    parse_ethernet,
-    parse_ipv4,
-    parse_ipv6,
-    parse_tcp,
-    parse_vnet,
-)
+from tests.shared import formats
 
 MSS = 1448
 IPV4_ADDRESSES = "10.9.0.1", "10.9.0.2"
@@ -68,7 +56,7 @@ def make_segment(
     struct.pack_into(">H", head, tcp_at + 16, whole_sum)
     frame = bytes(head) + payload
     gso = (MSS if len(payload) > MSS else 0) if gso_size is None else gso_size
-    header = Vnet(
+    header = formats.Vnet(
         flags=vnet.NEEDS_CSUM,
         gso_type=(vnet.GSO_TCPV6 if ipv6 else vnet.GSO_TCPV4) if gso else vnet.GSO_NONE,
         hdr_len=len(frame) - len(payload),
@@ -76,7 +64,7 @@ def make_segment(
         csum_start=54 if ipv6 else 34,
         csum_offset=16,
     )
-    return emit_vnet(header if needs_csum else Vnet(), frame)
+    return formats.emit_vnet(header if needs_csum else formats.Vnet(), frame)
 
 
 @cache
@@ -89,14 +77,14 @@ def _headers(flags: str, tos: int, options: tuple[tuple[str | int, object], ...]
     return bytes(Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / network / segment)
 
 
-def parsed(frame: bytes) -> tuple[Vnet, Ethernet, Ipv4 | Ipv6, bytes]:
+def parsed(frame: bytes) -> tuple[formats.Vnet, formats.Ethernet, formats.Ipv4 | formats.Ipv6, bytes]:
     """Return the headers of a frame, and the octets behind them."""
-    header, octets = parse_vnet(frame)
-    ethernet, rest = parse_ethernet(octets)
-    ip, payload = parse_ipv6(rest) if ethernet.ethertype == ETHERTYPE_IPV6 else parse_ipv4(rest)
+    header, octets = formats.parse_vnet(frame)
+    ethernet, rest = formats.parse_ethernet(octets)
+    ip, payload = formats.parse_ipv6(rest) if ethernet.ethertype == ETHERTYPE_IPV6 else formats.parse_ipv4(rest)
     return header, ethernet, ip, payload
 
 
-def tcp_of(frame: bytes) -> tuple[Tcp, bytes]:
+def tcp_of(frame: bytes) -> tuple[formats.Tcp, bytes]:
     """Return TCP header and payload of a frame."""
-    return parse_tcp(parsed(frame)[3])
+    return formats.parse_tcp(parsed(frame)[3])

@@ -9,28 +9,12 @@ import pytest
 from netoffload.codec import get
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine.flows import IP_VERSION, SLOTS
-from netoffload.wire.checksum import ones_sum
+from netoffload.wire.checksum import crc32c, ones_sum
 from netoffload.wire.offload import CPI, CRC, FLAGS, HEAD_TAIL
 from netoffload.wire.vnet import GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM
 from tests.engine.frames import IPV4_ADDRESSES, IPV6_ADDRESSES, MSS, make_segment, parsed, tcp_of
 from tests.engine.nic_pair import FAMILIES, FIRST, FIRST_NONCE, ISN, Nic, connect, connected
-from tests.shared.formats import (
-    Block,
-    Ipv4,
-    Ipv6,
-    Tcp,
-    Vnet,
-    emit_block,
-    emit_ethernet,
-    emit_ipv4,
-    emit_ipv6,
-    emit_vnet,
-    parse_block,
-    parse_ethernet,
-    parse_ipv4,
-    parse_tcp,
-    parse_vnet,
-)
+from tests.shared import formats
 
 ORACLE = get("inceptionn").oracle
 RNG = np.random.default_rng(12)
@@ -39,12 +23,12 @@ GRADIENT = VALUES.tobytes()
 DECODED = ORACLE.round_trip(VALUES, 10).tobytes()
 
 
-def segment_of(frame: bytes) -> tuple[Vnet, Ipv4 | Ipv6, Tcp, bytes]:
+def segment_of(frame: bytes) -> tuple[formats.Vnet, formats.Ipv4 | formats.Ipv6, formats.Tcp, bytes]:
     """Read what the host gets; its TCP checksum field must hold the sum of the pseudo-header."""
     header, _, ip, segment = parsed(frame)
-    tcp, payload = parse_tcp(segment)
+    tcp, payload = formats.parse_tcp(segment)
     assert tcp.checksum == ones_sum(ip.src + ip.dst + bytes((0, 6)) + len(segment).to_bytes(2, "big"))
-    start = 34 if isinstance(ip, Ipv4) else 54
+    start = 34 if isinstance(ip, formats.Ipv4) else 54
     assert (header.flags, header.csum_start, header.csum_offset) == (NEEDS_CSUM, start, 16)
     assert header.hdr_len == len(frame) - 10 - len(payload)
     return header, ip, tcp, payload
@@ -85,11 +69,11 @@ def test_blocks_of_another_path_are_not_merged(changes: dict[str, Any]) -> None:
     frames = sender.from_host(make_segment(GRADIENT, seq=FIRST, ipv6=True))
     assert len(receiver.from_wire(frames[:2])) == 1
     _, ethernet, ip, payload = parsed(frames[1])
-    block = parse_block(payload, ip.src, ip.dst, FIRST_NONCE)
+    block = formats.parse_block(payload, ip.src, ip.dst, FIRST_NONCE)
     changed = dataclasses.replace(ip, **changes)
-    assert isinstance(changed, Ipv6)
-    octets = emit_ipv6(changed, emit_block(block, changed.src, changed.dst))
-    other = emit_vnet(Vnet(), emit_ethernet(ethernet, octets))
+    assert isinstance(changed, formats.Ipv6)
+    octets = formats.emit_ipv6(changed, formats.emit_block(block, changed.src, changed.dst))
+    other = formats.emit_vnet(formats.Vnet(), formats.emit_ethernet(ethernet, octets))
     assert len(receiver.from_wire([frames[0], other])) == 2
 
 
@@ -132,38 +116,36 @@ def test_a_segment_never_outgrows_ipv4() -> None:
     assert all(len(frame) <= 10 + 14 + 65535 for frame in delivered)
 
 
-def good_block() -> tuple[bytes, bytes, Block]:
+def good_block() -> tuple[bytes, bytes, formats.Block]:
     """Return a good wire frame, its Ethernet and IPv4 headers, and its block."""
     sender, _ = connected()
     (frame,) = sender.from_host(make_segment(GRADIENT[:1000], seq=FIRST))
-    ip, payload = parse_ipv4(parse_ethernet(parse_vnet(frame)[1])[1])
-    return frame, frame[10:24], parse_block(payload, ip.src, ip.dst, FIRST_NONCE)
+    ip, payload = formats.parse_ipv4(formats.parse_ethernet(formats.parse_vnet(frame)[1])[1])
+    return frame, frame[10:24], formats.parse_block(payload, ip.src, ip.dst, FIRST_NONCE)
 
 
 def wire_frame(
-    block: Block, change: dict[int, int] | None = None, fragment: int = 0x4000, nonce: int = FIRST_NONCE
+    block: formats.Block, change: dict[int, int] | None = None, fragment: int = 0x4000, nonce: int = FIRST_NONCE
 ) -> bytes:
     """Return the wire frame of a block; ``change`` sets octets of it and mends the CRC."""
     frame, _, _ = good_block()
-    ethernet, rest = parse_ethernet(frame[10:])
-    ip, _ = parse_ipv4(rest)
-    octets = bytearray(emit_block(block, ip.src, ip.dst))
+    ethernet, rest = formats.parse_ethernet(frame[10:])
+    ip, _ = formats.parse_ipv4(rest)
+    octets = bytearray(formats.emit_block(block, ip.src, ip.dst))
     for at, value in (change or {}).items():
         octets[at] = value
-    from netoffload.wire.checksum import crc32c
-
     length = bytes((0, 108)) + len(octets).to_bytes(2, "big")
     crc = crc32c(ip.src + ip.dst + bytes(octets[:CRC]) + length + bytes(octets[CRC + 4 :]))
     octets[CRC : CRC + 4] = (crc ^ nonce).to_bytes(4, "big")
     header = dataclasses.replace(ip, fragment=fragment)
-    return emit_vnet(Vnet(), emit_ethernet(ethernet, emit_ipv4(header, bytes(octets))))
+    return formats.emit_vnet(formats.Vnet(), formats.emit_ethernet(ethernet, formats.emit_ipv4(header, bytes(octets))))
 
 
 def shortened(frame: bytes, block_len: int) -> bytes:
     """Return a frame that ends within the headers of its block, and says so."""
-    ethernet, rest = parse_ethernet(frame[10:])
-    ip, octets = parse_ipv4(rest)
-    return emit_vnet(Vnet(), emit_ethernet(ethernet, emit_ipv4(ip, octets[:block_len])))
+    ethernet, rest = formats.parse_ethernet(frame[10:])
+    ip, octets = formats.parse_ipv4(rest)
+    return formats.emit_vnet(formats.Vnet(), formats.emit_ethernet(ethernet, formats.emit_ipv4(ip, octets[:block_len])))
 
 
 def _bad_frames() -> list[tuple[str, bytes]]:

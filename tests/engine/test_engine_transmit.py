@@ -18,20 +18,8 @@ from netoffload.wire.capability import emit_capability
 from netoffload.wire.vnet import GSO_TCPV4
 from tests.engine.frames import MSS, TIMESTAMPS, make_segment, parsed, tcp_of
 from tests.engine.nic_pair import FAMILIES, FIRST, FIRST_NONCE, ISN, Nic, connect, connected
+from tests.shared import formats
 from tests.shared.example_counts import examples
-from tests.shared.formats import (
-    Block,
-    Ipv4,
-    Ipv6,
-    Tcp,
-    Vnet,
-    emit_vnet,
-    parse_block,
-    parse_ethernet,
-    parse_ipv4,
-    parse_tcp,
-    parse_vnet,
-)
 
 ORACLE = get("inceptionn").oracle
 RNG = np.random.default_rng(11)
@@ -43,17 +31,17 @@ def make_nic(ipv6: bool = False, per_segment: bool = False) -> Nic:
     return connected(ipv6, per_segment=per_segment)[0]
 
 
-def dissect(frame: bytes) -> tuple[Ipv4 | Ipv6, Tcp, Block]:
+def dissect(frame: bytes) -> tuple[formats.Ipv4 | formats.Ipv6, formats.Tcp, formats.Block]:
     """Read one wire frame with the plain parsers: every check of theirs is a check of the engine."""
     header, _, ip, payload = parsed(frame)
-    assert header == Vnet()
-    block = parse_block(payload, ip.src, ip.dst, FIRST_NONCE)
-    tcp, rest = parse_tcp(block.tcp_header)
+    assert header == formats.Vnet()
+    block = formats.parse_block(payload, ip.src, ip.dst, FIRST_NONCE)
+    tcp, rest = formats.parse_tcp(block.tcp_header)
     assert rest == b""
     return ip, tcp, block
 
 
-def payload_of(block: Block) -> bytes:
+def payload_of(block: formats.Block) -> bytes:
     """Decode a block with the oracle."""
     assert (block.head, block.tail) == (0, 0)
     return ORACLE.decode(np.frombuffer(block.bursts, np.uint8), block.count, block.bound_k).tobytes()
@@ -69,9 +57,9 @@ def test_a_large_segment_becomes_blocks_that_hold_it(per_segment: bool, ipv6: bo
     for index, frame in enumerate(frames):
         ip, tcp, block = dissect(frame)
         assert ip == (
-            Ipv6(0x28, 0xBEEF, 108, 64, ip.src, ip.dst)
+            formats.Ipv6(0x28, 0xBEEF, 108, 64, ip.src, ip.dst)
             if ipv6
-            else Ipv4(0x28, 7 + index, 0x4000, 64, 108, ip.src, ip.dst)
+            else formats.Ipv4(0x28, 7 + index, 0x4000, 64, 108, ip.src, ip.dst)
         )
         assert tcp.seq == ISN + 1 + len(rebuilt)
         assert (tcp.ack, tcp.window, tcp.checksum, tcp.options) == (
@@ -157,10 +145,10 @@ def test_floats_are_counted_from_the_first_octet_after_the_syn(
         gso_size = mss if last - first > mss else 0
         segment = make_segment(GRADIENT[first:last], seq=(isn + 1 + first) % 2**32, gso_size=gso_size)
         for index, frame in enumerate(nic.from_host(segment)):
-            ip, octets = parse_ipv4(parse_ethernet(parse_vnet(frame)[1])[1])
-            assert len(octets) + 20 <= mtu or parse_vnet(frame)[0].gso_size == mss & ~3
+            ip, octets = formats.parse_ipv4(formats.parse_ethernet(formats.parse_vnet(frame)[1])[1])
+            assert len(octets) + 20 <= mtu or formats.parse_vnet(frame)[0].gso_size == mss & ~3
             if ip.protocol == 6:
-                tcp, payload = parse_tcp(octets)
+                tcp, payload = formats.parse_tcp(octets)
             else:
                 _, tcp, block = dissect(frame)
                 payload = payload_of(block)
@@ -177,7 +165,7 @@ BYPASSED = [
     ("bypass_unknown_flow", make_segment(GRADIENT, sport=40001)),
     ("bypass_no_gain", make_segment(np.full(1000, 3.0, np.float32).tobytes(), gso_size=1448)),
     ("bypass_syn", make_segment(b"x" * 400, flags="S")),
-    ("bypass_not_tcp", emit_vnet(Vnet(), bytes(Ether() / IP() / UDP() / b"x"))),
+    ("bypass_not_tcp", formats.emit_vnet(formats.Vnet(), bytes(Ether() / IP() / UDP() / b"x"))),
     *(("bypass_special", make_segment(GRADIENT, flags=flags)) for flags in ("UA", "RA", "CA")),
     ("bypass_special", make_segment(GRADIENT[:800], options=[("MD5", b"0" * 16), ("NOP", None), ("NOP", None)])),
     ("bypass_special", make_segment(GRADIENT[:800], options=[("AO", b"0" * 14)])),
@@ -219,7 +207,7 @@ def test_every_reason_to_cross_unchanged(reason: str, segment: bytes) -> None:
 )
 def test_what_is_not_plain_tcp_crosses(packet: Ether) -> None:
     nic = make_nic()
-    frame = emit_vnet(Vnet(), bytes(packet))
+    frame = formats.emit_vnet(formats.Vnet(), bytes(packet))
     assert nic.from_host(frame) == [frame]
     assert nic.counts()["bypass_not_tcp"] == 1
 
@@ -266,7 +254,7 @@ def test_a_large_segment_without_gain_is_cut_between_floats() -> None:
     nic = make_nic()
     octets = np.full(2000, 3.0, np.float32).tobytes()
     (sent,) = nic.from_host(make_segment(octets, seq=FIRST, gso_size=1447))
-    header = parse_vnet(sent)[0]
+    header = formats.parse_vnet(sent)[0]
     assert (header.gso_type, header.gso_size) == (GSO_TCPV4, 1444)
 
 

@@ -11,24 +11,7 @@ from netoffload.config import TOS_COMPRESS
 from netoffload.engine.pack import proof_of
 from netoffload.wire import capability, encapsulation, ethernet, icmp, ipv4, offload, tcp, udp, vnet
 from netoffload.wire.checksum import internet_checksum
-from tests.shared.formats import (
-    Block,
-    Ethernet,
-    Ipv4,
-    Ipv6,
-    Tcp,
-    Udp,
-    Vnet,
-    emit_block,
-    emit_entries,
-    emit_ethernet,
-    emit_ipv4,
-    emit_ipv6,
-    emit_tcp,
-    emit_udp,
-    emit_vnet,
-    src_port,
-)
+from tests.shared import formats
 
 ISN: Final = 1000
 PEER_ISN: Final = 5000
@@ -166,7 +149,7 @@ def _blocks(version: int) -> Iterator[bytes]:
         ):
             bursts = codec.oracle.encode(_VALUES[:count], 10).tobytes()
             half = count // 2 // offload.BURST_FLOATS if gso_size else 0
-            block = Block(
+            block = formats.Block(
                 codec=int(codec_id),
                 bound_k=10,
                 head=head,
@@ -178,12 +161,12 @@ def _blocks(version: int) -> Iterator[bytes]:
                 half_bursts=half,
                 half_len=codec.oracle.encode(_VALUES[: offload.BURST_FLOATS * half], 10).size,
             )
-            octets = emit_block(block, src, dst)
+            octets = formats.emit_block(block, src, dst)
             yield _with_vnet(_datagram(version, offload.PROTO_IPCOMP, octets))
             yield _in_udp(version, [octets], 0)
     first, second = (
-        emit_block(
-            Block(
+        formats.emit_block(
+            formats.Block(
                 codec=int(CodecId.NONE),
                 bound_k=10,
                 head=0,
@@ -203,33 +186,37 @@ def _blocks(version: int) -> Iterator[bytes]:
 
 def _in_udp(version: int, blocks: list[bytes], datagram_len: int) -> bytes:
     """Return a frame with a bundle; with one block, a datagram."""
-    payload = emit_entries(blocks, datagram_len)
-    octets = emit_udp(Udp(src_port(SPORT, DPORT), encapsulation.UDP_PORT), payload)
+    payload = formats.emit_entries(blocks, datagram_len)
+    octets = formats.emit_udp(formats.Udp(formats.src_port(SPORT, DPORT), encapsulation.UDP_PORT), payload)
     frame = _datagram(version, udp.PROTO_UDP, octets)
     start = len(frame) - len(octets)
     gso_type = vnet.GSO_UDP_L4 if datagram_len else vnet.GSO_NONE
-    return emit_vnet(Vnet(vnet.NEEDS_CSUM, gso_type, start + udp.UDP_LEN, datagram_len, start, udp.UDP_CHECKSUM), frame)
+    return formats.emit_vnet(
+        formats.Vnet(vnet.NEEDS_CSUM, gso_type, start + udp.UDP_LEN, datagram_len, start, udp.UDP_CHECKSUM), frame
+    )
 
 
-def _proved(header: Tcp) -> bytes:
+def _proved(header: formats.Tcp) -> bytes:
     """Return the TCP header of a block to a peer whose nonce is 0, so that errors about the block count."""
-    octets = bytearray(emit_tcp(header, b""))
+    octets = bytearray(formats.emit_tcp(header, b""))
     octets[tcp.CHECKSUM : tcp.CHECKSUM + 2] = int(proof_of(0, header.seq)).to_bytes(2, "big")
     return bytes(octets)
 
 
-def _header(flags: int, seq: int, options: bytes = b"", back: bool = False, sport: int = SPORT, ack: int = 1) -> Tcp:
+def _header(
+    flags: int, seq: int, options: bytes = b"", back: bool = False, sport: int = SPORT, ack: int = 1
+) -> formats.Tcp:
     ports = (DPORT, sport) if back else (sport, DPORT)
-    return Tcp(*ports, seq=seq, ack=ack, flags=flags, window=500, options=options)
+    return formats.Tcp(*ports, seq=seq, ack=ack, flags=flags, window=500, options=options)
 
 
-def _frame(version: int, header: Tcp, payload: bytes, tos: int = TOS_COMPRESS, back: bool = False) -> bytes:
-    frame = _datagram(version, tcp.PROTO_TCP, emit_tcp(header, payload), tos, back)
+def _frame(version: int, header: formats.Tcp, payload: bytes, tos: int = TOS_COMPRESS, back: bool = False) -> bytes:
+    frame = _datagram(version, tcp.PROTO_TCP, formats.emit_tcp(header, payload), tos, back)
     is_large = len(payload) > _MSS
     gso_type = vnet.GSO_TCPV4 if version == 4 else vnet.GSO_TCPV6
     start = len(frame) - len(payload) - tcp.TCP_MIN_LEN - len(header.options)
-    return emit_vnet(
-        Vnet(
+    return formats.emit_vnet(
+        formats.Vnet(
             vnet.NEEDS_CSUM,
             gso_type if is_large else vnet.GSO_NONE,
             len(frame) - len(payload),
@@ -244,11 +231,11 @@ def _frame(version: int, header: Tcp, payload: bytes, tos: int = TOS_COMPRESS, b
 def _datagram(version: int, protocol: int, payload: bytes, tos: int = TOS_COMPRESS, back: bool = False) -> bytes:
     src, dst = _ADDRESSES[version][::-1] if back else _ADDRESSES[version]
     if version == 4:
-        octets = emit_ipv4(Ipv4(tos, 7, ipv4.FLAG_DF, 64, protocol, src, dst), payload)
-        return emit_ethernet(Ethernet(_PEER, _HOST, ethernet.ETHERTYPE_IPV4), octets)
-    octets = emit_ipv6(Ipv6(tos, 5, protocol, 64, src, dst), payload)
-    return emit_ethernet(Ethernet(_PEER, _HOST, ethernet.ETHERTYPE_IPV6), octets)
+        octets = formats.emit_ipv4(formats.Ipv4(tos, 7, ipv4.FLAG_DF, 64, protocol, src, dst), payload)
+        return formats.emit_ethernet(formats.Ethernet(_PEER, _HOST, ethernet.ETHERTYPE_IPV4), octets)
+    octets = formats.emit_ipv6(formats.Ipv6(tos, 5, protocol, 64, src, dst), payload)
+    return formats.emit_ethernet(formats.Ethernet(_PEER, _HOST, ethernet.ETHERTYPE_IPV6), octets)
 
 
 def _with_vnet(frame: bytes) -> bytes:
-    return emit_vnet(Vnet(), frame)
+    return formats.emit_vnet(formats.Vnet(), frame)
