@@ -283,7 +283,7 @@ def _from_clock(settings: LoopSettings, port: Port) -> None:
     if engine.wait_ns(port.nic, 0) < 0:
         return
     now_ns = syscalls.now_ns(port.clock)
-    while engine.is_due(port.nic, now_ns) and port.line[LINE_END] < HOST_BATCH:
+    while port.line[LINE_END] < HOST_BATCH:
         frame = port.wire_out[port.line[LINE_OCTETS] :]
         if engine.from_clock(port.nic, now_ns, frame) == 0:
             return

@@ -42,10 +42,7 @@ blocks into errors about the host's segments.
 **What may be lost.** Every frame that ends here has a reason (``Counter.DROP_...``). Every tagged segment that leaves
 plain or crosses unchanged has one too (``Counter.BYPASS_...``).
 
-Files: ``nic`` and ``pair``; ``state``, what a NIC remembers; ``counters``, the list of all events; ``segment`` and
-``sums``, access to headers; ``network``, IPv4 and IPv6; ``flows``, the table, and ``flow_report``, its rows for people;
-``handshake``; ``promises``; ``orphans``; ``transmit``; ``judgement``; ``gain``; ``forms``; ``lent``; ``plain``;
-``probation``; ``path``; ``pack``; ``authentication``, the MAC; ``encapsulation``, into UDP and out of it; ``receive``;
-``router_errors``; ``summary``, ratios and rates from the counters, in plain Python; ``bypass``, which frames the kernel
-may carry past the process.
+Other files: ``counters``, the list of all events; ``flows``, the table, and ``flow_report``, its rows for people;
+``orphans``, connections without a handshake; ``network``, IPv4 and IPv6; ``segment`` and ``sums``, access to headers;
+``authentication``, the MAC; ``summary``, ratios and rates, in plain Python; ``bypass``, what the kernel may carry.
 """

@@ -64,39 +64,6 @@ _VLAN_TAG_PRESENT: Final = 0xFFFF_F000 + 48
 _Line = tuple[int, int, str, str] | str
 """Operation, operand, and the labels to go to if it is true or false (empty: the next line); or a label by itself."""
 
-_TRANSPORT: Final[tuple[_Line, ...]] = (
-    "transport",
-    (_JEQ, tcp.PROTO_TCP, "tcp", ""),
-    (_JEQ, PROTO_UDP, "", "stays"),
-    # UDP
-    (_LD_LEN, 0, "", ""),
-    (_SUB_X, 0, "", ""),
-    (_JGE, PORTS_LEN, "", "stays"),
-    (_LD_H_IND, 0, "", ""),
-    (_JEQ, UDP_PORT, "stays", ""),
-    (_LD_H_IND, 2, "", ""),
-    (_JEQ, UDP_PORT, "stays", "passes"),
-    "icmp",
-    (_LD_LEN, 0, "", ""),
-    (_SUB_X, 0, "", ""),
-    (_JGE, 1, "", "stays"),
-    (_LD_B_IND, icmp.TYPE, "", ""),
-    *((_JEQ, error, "stays", "") for error in ICMP_ERRORS[:-1]),
-    (_JEQ, ICMP_ERRORS[-1], "stays", "passes"),
-    "icmp6",
-    (_LD_LEN, 0, "", ""),
-    (_SUB_X, 0, "", ""),
-    (_JGE, 1, "", "stays"),
-    (_LD_B_IND, icmp.TYPE, "", ""),
-    (_JGE, icmp.V6_ERROR_MAX + 1, "passes", "stays"),
-    "tcp",
-    (_LD_LEN, 0, "", ""),
-    (_SUB_X, 0, "", ""),
-    (_JGE, tcp.TCP_MIN_LEN, "", "stays"),
-    (_LD_B_IND, tcp.FLAGS, "", ""),
-    (_JSET, FLOW_ENDS, "stays", "passes"),
-)
-
 
 def _lines(tag: int) -> tuple[_Line, ...]:
     """Return the program for a tag, up to its two results."""
@@ -135,7 +102,36 @@ def _lines(tag: int) -> tuple[_Line, ...]:
         (_LDX_IMM, _AFTER_V4, "", ""),
         (_LD_B_ABS, _V4_AT + ipv4.PROTOCOL, "", ""),
         (_JEQ, PROTO_ICMP, "icmp", ""),
-        *_TRANSPORT,
+        "transport",
+        (_JEQ, tcp.PROTO_TCP, "tcp", ""),
+        (_JEQ, PROTO_UDP, "", "stays"),
+        # UDP
+        (_LD_LEN, 0, "", ""),
+        (_SUB_X, 0, "", ""),
+        (_JGE, PORTS_LEN, "", "stays"),
+        (_LD_H_IND, 0, "", ""),
+        (_JEQ, UDP_PORT, "stays", ""),
+        (_LD_H_IND, 2, "", ""),
+        (_JEQ, UDP_PORT, "stays", "passes"),
+        "icmp",
+        (_LD_LEN, 0, "", ""),
+        (_SUB_X, 0, "", ""),
+        (_JGE, 1, "", "stays"),
+        (_LD_B_IND, icmp.TYPE, "", ""),
+        *((_JEQ, error, "stays", "") for error in ICMP_ERRORS[:-1]),
+        (_JEQ, ICMP_ERRORS[-1], "stays", "passes"),
+        "icmp6",
+        (_LD_LEN, 0, "", ""),
+        (_SUB_X, 0, "", ""),
+        (_JGE, 1, "", "stays"),
+        (_LD_B_IND, icmp.TYPE, "", ""),
+        (_JGE, icmp.V6_ERROR_MAX + 1, "passes", "stays"),
+        "tcp",
+        (_LD_LEN, 0, "", ""),
+        (_SUB_X, 0, "", ""),
+        (_JGE, tcp.TCP_MIN_LEN, "", "stays"),
+        (_LD_B_IND, tcp.FLAGS, "", ""),
+        (_JSET, FLOW_ENDS, "stays", "passes"),
     )
 
 

@@ -32,11 +32,8 @@ def as_dicts(flows: Int64Array, codec_id: int) -> list[dict[str, Any]]:
     """
     used = flows[: table.SLOTS][flows[: table.SLOTS, table.IP_VERSION] != 0]
     promised_by = PROMISES | {promises.BY_OPERATOR: "not needed"} if SPECS[CodecId(codec_id)].is_lossless else PROMISES
-    return [*_sorted(_sent(used, promised_by)), *_sorted(_received(used))]
-
-
-def _sorted(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=lambda row: -int(row["raw_octets"]))
+    rows = [*_sent(used, promised_by), *_received(used)]
+    return sorted(rows, key=lambda row: (row["direction"] == "rx", -row["raw_octets"]))
 
 
 def _sent(used: Int64Array, promised_by: Mapping[int, str]) -> Iterator[dict[str, Any]]:

@@ -178,11 +178,6 @@ def fit(frame: Uint8Array, segment: Segment, flow: Flow, is_end: bool) -> Fit:
 
 
 @inline_kernel
-def _is_lent(flow: Flow, at: int) -> bool:
-    return flow[flows.LENT_LEN] > 0 and flow[flows.LENT_SEQ] == at
-
-
-@inline_kernel
 def _place_of(flow: Flow, at: int) -> int:
     """Return where octets of the float at ``at`` are held, or ``_NOWHERE``."""
     for place in range(flows.HELD, flows.FIELDS, flows.HELD_FIELDS):
@@ -204,7 +199,7 @@ def known(flow: Flow, at: int) -> tuple[int, int]:
     place = _place_of(flow, at)
     if place != _NOWHERE:
         word, mask = flow[place + _WORD], flow[place + _MASK]
-    if _is_lent(flow, at):
+    if flow[flows.LENT_LEN] > 0 and flow[flows.LENT_SEQ] == at:
         word |= flow[flows.LENT_WORD]
         mask |= (1 << flow[flows.LENT_LEN]) - 1
     return word, mask

@@ -5,7 +5,7 @@
     from_host   a frame of the host    -> frames in the room for the wire, or the frame itself
     from_wire   a frame of the wire    -> segments that are rebuilt for the host, or the frame itself
     flush       the wire is empty      -> completes the segment that is being rebuilt
-    from_clock  is_due returns true    -> a segment that the NIC makes itself, in the room for the wire
+    from_clock  after wait_ns          -> a segment that the NIC makes itself, in the room for the wire
     answer      count_questions > 0    -> the ToS of a connection's socket, which the caller asks the kernel (promises)
 
 The daemon's loop, the fuzzers and :mod:`netoffload.engine.pair` call these and nothing below them. Each rebuilt segment
@@ -122,19 +122,13 @@ def from_host(nic: NicState, frame: Uint8Array, length: int, now_ns: int, wire: 
     """Take one frame of the host; return how many wire frames it became (0: it is dropped), or ``transmit.FORWARD``.
 
     Args:
-        nic: :class:`NicState`; its ``spans`` say where the wire frames are.
-        frame: uint8, virtio-net header and frame; ``FORWARD``: it crosses, as it lies here.
+        frame: uint8, virtio-net header and frame; it may be changed. ``FORWARD``: it crosses, as it lies here.
+        wire: uint8[WIRE_BUFFER_LEN], room for the wire frames; ``nic.spans`` says where they are.
     """
     mutex_lock(nic.lock.ctypes.data)
     frames = transmit(nic, frame, length, now_ns, wire)
     mutex_unlock(nic.lock.ctypes.data)
     return frames
-
-
-@inline_kernel
-def is_due(nic: NicState, now_ns: int) -> bool:
-    """Whether :func:`from_clock` may have something to send."""
-    return 0 < nic.agenda[lent.LOOK_AT_NS] <= now_ns
 
 
 @inline_kernel
@@ -147,9 +141,10 @@ def wait_ns(nic: NicState, now_ns: int) -> int:
 def from_clock(nic: NicState, now_ns: int, wire: Uint8Array) -> int:
     """Make the next frame that the NIC must send by itself (``lent``); return 1, or 0 where no frame is due.
 
-    Args:
-        nic: :class:`NicState`; its ``spans`` say where the frame is.
+    ``nic.spans`` says where in ``wire`` the frame is.
     """
+    if wait_ns(nic, now_ns) != 0:
+        return 0
     mutex_lock(nic.lock.ctypes.data)
     slot = lent.find_due(nic.agenda, nic.flows, now_ns)
     if slot != NOT_FOUND:

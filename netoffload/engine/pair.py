@@ -64,7 +64,7 @@ class Nic:
     def from_clock(self) -> list[bytes]:
         """Return the frames for the wire that the NIC sends by itself at ``now_ns``."""
         sent = []
-        while engine.is_due(self.state, self.now_ns) and engine.from_clock(self.state, self.now_ns, self._wire):
+        while engine.from_clock(self.state, self.now_ns, self._wire):
             start, length = self.state.spans[0]
             sent.append(bytes(self._wire[start : start + length]))
         return sent

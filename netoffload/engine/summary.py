@@ -19,13 +19,6 @@ CLASS_PREFIX: Final = "tx_class_"
 KERNEL_COUNTERS: Final = ("tx_frames", "tx_octets", "rx_frames", "rx_octets")
 """Counters of the frames that the kernel carried past the NIC's process, without their prefix ``kernel_``."""
 
-STATE_COMPRESSED: Final = "compressed"
-STATE_PEER_CANNOT: Final = "peer cannot"
-STATE_NOT_PROMISED: Final = "not promised"
-STATE_NOT_FLOATS: Final = "not floats"
-STATE_PROBATION: Final = "probation"
-STATE_RAW: Final = "raw"
-
 
 @dataclass(frozen=True)
 class Direction:
@@ -119,14 +112,14 @@ def by_reason(counters: Counters, prefix: str) -> dict[str, int]:
 def flow_state(flow: Mapping[str, Any]) -> str:
     """Return a short name for what a NIC does with a flow; ``flow`` is one of the control socket's ``flows``."""
     if flow["direction"] == "tx" and not flow["peer_decodes"]:
-        return STATE_PEER_CANNOT
+        return "peer cannot"
     if flow.get("promised_by") in ("nobody", "no socket"):
-        return STATE_NOT_PROMISED
-    if flow.get("verdict") == STATE_NOT_FLOATS:
-        return STATE_NOT_FLOATS
+        return "not promised"
+    if flow.get("verdict") == "not floats":
+        return "not floats"
     if flow.get("on_probation"):
-        return STATE_PROBATION
-    return STATE_COMPRESSED if flow["raw_octets"] else STATE_RAW
+        return "probation"
+    return "compressed" if flow["raw_octets"] else "raw"
 
 
 def describe_flow(flow: Mapping[str, Any]) -> dict[str, Any]:

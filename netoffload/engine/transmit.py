@@ -81,12 +81,7 @@ class Sent(NamedTuple):
 
 @kernel
 def transmit(nic: NicState, frame: Uint8Array, length: int, now_ns: int, wire: Uint8Array) -> int:
-    """Take one frame from the host; return how many wire frames it became (0: it was dropped), or ``FORWARD``.
-
-    Args:
-        frame: uint8, virtio-net header and frame; changed where floats are rounded in a plain segment.
-        wire: uint8[WIRE_BUFFER_LEN], room for the wire frames, whose places are in ``nic.spans`` then.
-    """
+    """Take one frame from the host: ``nic.from_host`` without the lock."""
     settings, counters, spans = nic.settings, nic.counters, nic.spans
     counters[Counter.TX_HOST_FRAMES] += 1
     counters[Counter.TX_HOST_OCTETS] += length - vnet.VNET_LEN

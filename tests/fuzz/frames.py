@@ -33,7 +33,7 @@ from netoffload.engine.counters import Counter, Counters
 from netoffload.engine.encapsulation import is_bundle
 from netoffload.engine.flows import FIELDS, JUDGED, KEY_ROW, PROMISE, SLOTS
 from netoffload.engine.judgement import FLOATS, JUDGED_VERDICT, NOT_FLOATS, UNDECIDED
-from netoffload.engine.lent import REST_WAIT_NS, WINDOW_WAIT_NS
+from netoffload.engine.lent import LOOK_AT_NS, REST_WAIT_NS, WINDOW_WAIT_NS
 from netoffload.engine.network import IP_AT
 from netoffload.engine.pack import MAX_WIRE_FRAMES
 from netoffload.engine.promises import BY_SOCKET, NO_SOCKET, REFUSED, UNASKED
@@ -233,6 +233,7 @@ def _sends_possible_segments(memory: Memory) -> bool:
     """Whether all frames that the NIC sends by itself are TCP segments of a few octets."""
     for now_ns in (REST_WAIT_NS, WINDOW_WAIT_NS, 2 * WINDOW_WAIT_NS):
         memory.nic.agenda[:] = 0
+        memory.nic.agenda[LOOK_AT_NS] = 1
         while engine.from_clock(memory.nic, now_ns, memory.wire):
             start, length = memory.nic.spans[0, 0], memory.nic.spans[0, 1]
             if start != 0 or not IP_AT < length <= _OWN_FRAME_MAX:
