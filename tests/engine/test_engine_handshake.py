@@ -18,7 +18,8 @@ from netoffload.wire.checksum import internet_checksum, ones_sum
 from netoffload.wire.offload import BLOCK_VERSION
 from tests.engine.frames import make_segment, parsed
 from tests.engine.nic_pair import FAMILIES, FIRST_NONCE, ISN, Nic, connect, connected
-from tests.shared.formats import parse_ipv4, parse_tcp
+from tests.engine.stream_ends import check_sum
+from tests.shared.formats import parse_tcp
 
 SPOOFED = 200 if JIT_DISABLED else 3500
 ZEROS = np.zeros(500, np.float32).tobytes()
@@ -273,9 +274,7 @@ def test_the_mss_is_rounded_to_whole_floats(
     assert ("MSS", wanted) in options_of(got_answer)
     if not needs_csum:
         for frame in (got, got_answer):
-            segment = parse_ipv4(frame[24:])[1]
-            pseudo = frame[36:44] + bytes((0, 6)) + len(segment).to_bytes(2, "big")
-            assert internet_checksum(pseudo + segment) == 0
+            check_sum(frame, ipv6=False)
 
 
 @pytest.mark.parametrize(("own", "theirs", "wanted"), [(1460, 8960, 1460), (8960, 1460, 1460), (1461, 1463, 1460)])

@@ -116,21 +116,20 @@ def test_a_segment_never_outgrows_ipv4() -> None:
     assert all(len(frame) <= 10 + 14 + 65535 for frame in delivered)
 
 
-def good_block() -> tuple[bytes, bytes, formats.Block]:
-    """Return a good wire frame, its Ethernet and IPv4 headers, and its block."""
+def good_block() -> tuple[bytes, formats.Block]:
+    """Return a good wire frame, and its block."""
     sender, _ = connected()
     (frame,) = sender.from_host(make_segment(GRADIENT[:1000], seq=FIRST))
-    ip, payload = formats.parse_ipv4(formats.parse_ethernet(formats.parse_vnet(frame)[1])[1])
-    return frame, frame[10:24], formats.parse_block(payload, ip.src, ip.dst, FIRST_NONCE)
+    _, _, ip, payload = parsed(frame)
+    return frame, formats.parse_block(payload, ip.src, ip.dst, FIRST_NONCE)
 
 
 def wire_frame(
     block: formats.Block, change: dict[int, int] | None = None, fragment: int = 0x4000, nonce: int = FIRST_NONCE
 ) -> bytes:
     """Return the wire frame of a block; ``change`` sets octets of it and mends the CRC."""
-    frame, _, _ = good_block()
-    ethernet, rest = formats.parse_ethernet(frame[10:])
-    ip, _ = formats.parse_ipv4(rest)
+    _, ethernet, ip, _ = parsed(good_block()[0])
+    assert isinstance(ip, formats.Ipv4)
     octets = bytearray(formats.emit_block(block, ip.src, ip.dst))
     for at, value in (change or {}).items():
         octets[at] = value
@@ -149,7 +148,7 @@ def shortened(frame: bytes, block_len: int) -> bytes:
 
 
 def _bad_frames() -> list[tuple[str, bytes]]:
-    frame, _, block = good_block()
+    frame, block = good_block()
     flipped = bytearray(frame)
     flipped[-5] ^= 1
     short = dataclasses.replace(block, payload=block.payload[:-9])
@@ -213,7 +212,7 @@ def test_a_block_of_a_connection_that_this_nic_did_not_see_is_dropped() -> None:
 @pytest.mark.parametrize(("head", "tail"), [(3, 0), (0, 2), (1, 3)])
 def test_a_block_with_raw_octets_around_its_floats_is_decoded(head: int, tail: int) -> None:
     """This engine makes none, but the format has them."""
-    _, _, block = good_block()
+    _, block = good_block()
     payload = b"abc"[:head] + block.payload + b"xyz"[:tail]
     other = dataclasses.replace(block, head=head, tail=tail, payload=payload, payload_len=1000 + head + tail)
     (got,) = connected()[1].from_wire([wire_frame(other)])
@@ -222,7 +221,7 @@ def test_a_block_with_raw_octets_around_its_floats_is_decoded(head: int, tail: i
 
 @pytest.mark.parametrize(("sizes", "segments"), [((1000, 1000), 1), ((1000, 996), 2), ((0, 0), 2)])
 def test_blocks_are_merged_where_they_were_cut_from_segments_of_one_size(sizes: tuple[int, int], segments: int) -> None:
-    block = good_block()[2]
+    _, block = good_block()
     header = block.tcp_header
     behind = header[:4] + (ISN + 1 + 1000).to_bytes(4, "big") + header[8:]
     blocks = [
@@ -236,7 +235,7 @@ def test_blocks_are_merged_where_they_were_cut_from_segments_of_one_size(sizes: 
 
 @pytest.mark.parametrize("change", [{CPI: 0}, {CPI + 1: 0x27}])
 def test_ipcomp_of_somebody_else_belongs_to_the_host(change: dict[int, int]) -> None:
-    frame = wire_frame(good_block()[2], change)
+    frame = wire_frame(good_block()[1], change)
     assert Nic().from_wire([frame]) == [frame]
 
 
