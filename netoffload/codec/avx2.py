@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import LANES, TAGS_LEN
@@ -22,7 +21,7 @@ from netoffload.codec.packed import GROUP, groups_by_bursts
 from netoffload.codec.plain import tags_of_planes
 from netoffload.codec.vectors import I8, I16, I32, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.emitted import Builder, Value, emits
+from netoffload.compiled.emitted import Builder, Value
 from netoffload.compiled.jit import has_fast_bit_moves
 
 _HALF: Final = ir.VectorType(I8, 16)
@@ -151,7 +150,6 @@ def squeeze_bits(builder: Builder, planes: Sequence[Value], mask: Value) -> list
     return [bmi2(builder, "pext", plane, mask) for plane in planes]
 
 
-@emits(types.int64, types.int64, types.int64)
 def spread_bits(builder: Builder, word: Value, mask: Value) -> Value:
     """For ``netoffload.codec.exact.Moves``."""
     return bmi2(builder, "pdep", word, mask)

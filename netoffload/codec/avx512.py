@@ -31,7 +31,7 @@ from netoffload.codec import avx2, vectors
 from netoffload.codec.avx2 import bmi2
 from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
 from netoffload.codec.escapes import ESCAPE16
-from netoffload.codec.exact import Moves
+from netoffload.codec.exact import Moves, threes, words_of_threes
 from netoffload.codec.packed import GROUP, WIDTH_BITS, WIDTH_MAX, GroupGetter, GroupPutter, Groups
 from netoffload.codec.scalar import LIMITS, Limits
 from netoffload.codec.vectors import I8, I16, I32, I64, call, words
@@ -306,8 +306,6 @@ def _get_octets(builder: Builder, octets: Value, at: Value, mask: Value) -> Valu
     return call(builder, "llvm.x86.avx512.mask.expand.v64i8", _GROUP_OCTETS, loaded, _all(0), lanes)
 
 
-_THREES: Final = [octet for octet in range(GROUP) if octet % 4 < 3]
-"""The low three octets of each of 16 words."""
 _NO_WORDS: Final = words(0, lanes=_QUARTER)
 
 
@@ -320,33 +318,28 @@ def _quarters(builder: Builder, mask: Value) -> list[tuple[Value, Value]]:
 
 
 def _put_words(builder: Builder, target: Value, at: Value, quarters: Sequence[Value], mask: Value) -> None:
-    together = words(*_THREES, *range(GROUP - len(_THREES)), lanes=GROUP)
     for quarter, (lanes, octets) in zip(quarters, _quarters(builder, mask), strict=True):
         kept = call(builder, "llvm.x86.avx512.mask.compress.v16i32", _WORDS, quarter, _NO_WORDS, lanes)
-        kept = builder.bitcast(kept, _GROUP_OCTETS)
-        vectors.store(builder, builder.shuffle_vector(kept, _all(0), together), target, at)
+        vectors.store(builder, threes(builder, kept), target, at)
         at = builder.add(at, octets)
 
 
 def _get_words(builder: Builder, octets: Value, at: Value, mask: Value) -> list[Value]:
-    apart = words(*(GROUP if octet % 4 == 3 else _THREES.index(octet) for octet in range(GROUP)), lanes=GROUP)
     quarters = []
     for lanes, taken in _quarters(builder, mask):
-        loaded = builder.shuffle_vector(vectors.load(builder, octets, at, _GROUP_OCTETS), _all(0), apart)
-        loaded = builder.bitcast(loaded, _WORDS)
+        loaded = words_of_threes(builder, octets, at, _QUARTER)
         quarters.append(call(builder, "llvm.x86.avx512.mask.expand.v16i32", _WORDS, loaded, _NO_WORDS, lanes))
         at = builder.add(at, taken)
     return quarters
 
 
-def _lanes_of(builder: Builder, mask: Value) -> Value:
-    return builder.bitcast(mask, _GROUP_LANES)
-
-
-def _bits_of(builder: Builder, lanes: Value) -> Value:
-    return builder.bitcast(lanes, I64)
-
-
 MOVES: Final = Moves(
-    avx2.spread_bits, avx2.squeeze_bits, _lanes_of, _bits_of, _put_octets, _get_octets, _put_words, _get_words
+    avx2.spread_bits,
+    avx2.squeeze_bits,
+    lambda builder, mask: builder.bitcast(mask, _GROUP_LANES),
+    lambda builder, lanes: builder.bitcast(lanes, I64),
+    _put_octets,
+    _get_octets,
+    _put_words,
+    _get_words,
 )

@@ -16,7 +16,7 @@ and spread them. A group of fewer than 64 values is filled up with zeros in the 
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from llvmlite import ir
@@ -29,14 +29,7 @@ from netoffload.codec.vectors import I8, I16, I32, I64, Isa, call, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits, held
 from netoffload.compiled.jit import JIT_DISABLED, compiled_with, inline_kernel, inlined_with
-from netoffload.compiled.octets import (
-    clear_octets,
-    copy_octets,
-    load_u64,
-    popcount_u64,
-    store_u64,
-    u8,
-)
+from netoffload.compiled.octets import clear_octets, copy_octets, load_u64, popcount_u64, store_u64, u8
 
 LOOK: Final = 4096
 """Words after which the encoder chooses the type of values again."""
@@ -76,9 +69,9 @@ Planned: TypeAlias = tuple[int, int, int, int, int]
 
 
 class Moves(NamedTuple):
-    """The primitives of an instruction set; all but the first one emit code."""
+    """The primitives of an instruction set, which emit code."""
 
-    spread_bits: Callable[[int, int], int]
+    spread_bits: Callable[[Builder, Value, Value], Value]
     """From the low bits of a word to the bits of a mask, with 0 between them."""
     squeeze_bits: Callable[[Builder, Sequence[Value], Value], Sequence[Value]]
     """Given words and a mask: the way back, for each."""
@@ -95,18 +88,6 @@ class Moves(NamedTuple):
     get_words: Callable[[Builder, Value, Value, Value], list[Value]]
 
 
-class Groups(NamedTuple):
-    """What the body needs of an instruction set."""
-
-    spread_bits: Callable[[int, int], int]
-    look: Callable[[int, Uint8Array, int], Seen]
-    """From the type of 64 values."""
-    put: Callable[[int, Uint8Array, int, Planned, Uint8Array, int], None]
-    """From the type and the values: store planes, exponents that escape, and rests."""
-    get: Callable[[int, Uint8Array, int, Got, Uint8Array, int], None]
-    """From the type, the place of the escapes and the planes: store the values, whole bursts."""
-
-
 class _Plan(NamedTuple):
     """How a group is written."""
 
@@ -117,41 +98,27 @@ class _Plan(NamedTuple):
 
 
 @inline_kernel
-def _low(word: int, count: int) -> int:
-    """Return the low ``count`` bits of a word, 1 to 64."""
-    return word & ((1 << (int(count) - 1) << 1) - 1)  # twice, because a shift by 64 is not defined
-
-
-@inline_kernel
-def _cheaper(best: tuple[int, int, int], width: int, escapes: int, plane_len: int) -> tuple[int, int, int]:
-    """Return (width, who escapes, octets of both) of the cheaper width, ``best`` if both cost the same."""
-    octets = width * plane_len + popcount_u64(escapes)
-    return (width, escapes, octets) if octets < best[2] else best
-
-
-@inline_kernel
 def _plan(seen: Seen, values: int, kind: int) -> _Plan:
     """Return the shortest form of a group of ``values`` values."""
-    there, _, low, e1, e2, e3, e4, e5, e6 = seen
+    there, low = seen[0], seen[2]
     if there == 0:
         return _Plan(ZEROS | kind << 4, 0, 0, 1)
     count = popcount_u64(there)
     plane_len = (count + 7) >> 3
-    best = 0, 0, 0
-    if e1:
-        best = _cheaper((0, 0, 9 * GROUP), 1, e1, plane_len)
-        best = _cheaper(best, 2, e2, plane_len)
-        best = _cheaper(best, 3, e3, plane_len)
-        best = _cheaper(best, 4, e4, plane_len)
-        best = _cheaper(best, 5, e5, plane_len)
-        best = _cheaper(best, 6, e6, plane_len)
+    width = escaping = coded_len = 0
+    if seen[3]:
+        coded_len = 9 * GROUP
+        for less, escapes in enumerate(seen[3:]):
+            octets = (less + 1) * plane_len + popcount_u64(escapes)
+            if octets < coded_len:
+                width, escaping, coded_len = less + 1, escapes, octets
     form = NARROW if kind == FLOAT32 and low == 0 else kind
     has_zeros = int(count < values)
-    octets = 2 + has_zeros * ((values + 7) >> 3) + best[2] + count * (3 if form == FLOAT32 else 1)
+    octets = 2 + has_zeros * ((values + 7) >> 3) + coded_len + count * (3 if form == FLOAT32 else 1)
     values_len = values * (2 if kind == BF16 else 4)
     if octets > values_len:
         return _Plan(RAW | kind << 4, there, 0, 1 + values_len)
-    return _Plan(CODED | form << 4 | has_zeros << 3 | best[0], there, best[1], octets)
+    return _Plan(CODED | form << 4 | has_zeros << 3 | width, there, escaping, octets)
 
 
 @inline_kernel
@@ -163,9 +130,14 @@ def _fill(source: Uint8Array, first: int, lanes: int, target: Uint8Array, at: in
     return filled
 
 
-def encoder(groups: Groups) -> Callable[..., tuple[int, int]]:
+def encoder(moves: Moves) -> Callable[..., tuple[int, int]]:
     """Return ``encode_fit``."""
-    _, look, put, _ = groups
+    look32, look16 = _looker(moves, FLOAT32), _looker(moves, BF16)
+    put = _by_form(_putter, moves, interpreted.exact_put)
+
+    @inlined_with
+    def look(kind: int, source: Uint8Array, first: int) -> Seen:
+        return look16(source, first) if kind == BF16 else look32(source, first)
 
     def put_group(
         kind: int, source: Uint8Array, first: int, values: int, target: Uint8Array, at: int, end: int
@@ -249,9 +221,10 @@ def encoder(groups: Groups) -> Callable[..., tuple[int, int]]:
     return encode
 
 
-def decoder(groups: Groups) -> Callable[..., int]:
+def decoder(moves: Moves) -> Callable[..., int]:
     """Return ``decode``."""
-    spread_bits, _, _, get = groups
+    spread_bits = emits(types.int64, types.int64, types.int64, twin=interpreted.spread_bits)(moves.spread_bits)
+    get = _by_form(_getter, moves, interpreted.exact_get)
 
     @inline_kernel
     def plane(octets: Uint8Array, at: int, number: int, width: int, plane_len: int, there: int) -> int:
@@ -276,7 +249,7 @@ def decoder(groups: Groups) -> Callable[..., int]:
                 clear_octets(target, target_at, 4 * lanes)
             return length, lanes
         values = 2 * lanes if form == BF16 else lanes
-        cursor, there = at + 2, _low(-1, values)
+        cursor, there = at + 2, (1 << (int(values) - 1) << 1) - 1  # twice: a shift by 64 is not defined
         if head & 8:
             there &= load_u64(octets, cursor)
             cursor += (values + 7) >> 3
@@ -319,35 +292,24 @@ def decoder(groups: Groups) -> Callable[..., int]:
     return decode
 
 
-def groups_of(moves: Moves) -> Groups:
-    """Return what the body needs, from the primitives of an instruction set."""
-    look32, look16 = _looker(moves, FLOAT32), _looker(moves, BF16)
-    put32, put_narrow, put16 = (_putter(moves, form) for form in (FLOAT32, NARROW, BF16))
-    get32, get_narrow, get16 = (_getter(moves, form) for form in (FLOAT32, NARROW, BF16))
+def _by_form(make: Callable[[Moves, int], Any], moves: Moves, twin: Any) -> Any:
+    """Return a function that calls the one that ``make`` returns for the type in its first argument."""
+    if JIT_DISABLED:
+        return twin
+    of_float32, of_narrow, of_bf16 = (make(moves, form) for form in (FLOAT32, NARROW, BF16))
 
     @inlined_with
-    def look(kind: int, source: Uint8Array, first: int) -> Seen:
-        return look16(source, first) if kind == BF16 else look32(source, first)
-
-    @inlined_with
-    def put(form: int, source: Uint8Array, first: int, planned: Planned, target: Uint8Array, at: int) -> None:
+    def of_form(
+        form: int, octets: Uint8Array, at: int, group: tuple[int, ...], target: Uint8Array, target_at: int
+    ) -> None:
         if form == FLOAT32:
-            put32(source, first, planned, target, at)
+            of_float32(octets, at, group, target, target_at)
         elif form == NARROW:
-            put_narrow(source, first, planned, target, at)
+            of_narrow(octets, at, group, target, target_at)
         else:
-            put16(source, first, planned, target, at)
+            of_bf16(octets, at, group, target, target_at)
 
-    @inlined_with
-    def get(form: int, octets: Uint8Array, at: int, got: Got, target: Uint8Array, target_at: int) -> None:
-        if form == FLOAT32:
-            get32(octets, at, got, target, target_at)
-        elif form == NARROW:
-            get_narrow(octets, at, got, target, target_at)
-        else:
-            get16(octets, at, got, target, target_at)
-
-    return Groups(moves.spread_bits, look, put, get)
+    return of_form
 
 
 def _all(value: int, vector: ir.VectorType = _OCTETS) -> ir.Constant:
@@ -384,19 +346,16 @@ def _rotated(builder: Builder, value: Value, bits: int) -> Value:
 
 
 def _looker(moves: Moves, form: int) -> Any:
-    if JIT_DISABLED:
-        return partial(interpreted.exact_look, form)
+    """Return what sees 64 values of a type at a place."""
 
-    @emits(_SEEN, ARRAY, types.int64)
+    @emits(_SEEN, ARRAY, types.int64, twin=partial(interpreted.exact_look, form))
     def look(builder: Builder, source: Value, at: Value) -> list[Value]:
         values = _load(builder, form, source, at)
         exponents = _exponents(builder, form, values)
         not_0 = vectors.join(builder, [builder.icmp_unsigned("!=", one, _all(0, one.type)) for one in values])
-        union = values[0]
-        for one in values[1:]:
-            union = builder.or_(union, one)
         low = I64(1)
         if form != BF16:
+            union = reduce(builder.or_, values)
             low_bits = builder.icmp_unsigned("!=", builder.and_(union, _all(0xFFFF, union.type)), _all(0, union.type))
             low = vectors.bits_of_plane(builder, low_bits)
         top = call(builder, f"llvm.vector.reduce.umax.v{GROUP}i8", I8, exponents)
@@ -409,57 +368,43 @@ def _looker(moves: Moves, form: int) -> Any:
     return look
 
 
-def _put_planes(
-    builder: Builder, moves: Moves, distances: Value, planned: Sequence[Value], places: Sequence[Value]
-) -> None:
-    """Store planes one ``plane_len`` after the other; those beyond the width are overwritten by what follows."""
-    _, width, plane_len, _, there = planned
-    target, at = places
-    pairs = builder.bitcast(distances, _PAIRS)
-
-    def put(bits: range) -> None:
-        planes = []
-        for bit in bits:
-            signs = builder.bitcast(builder.shl(pairs, _all(7 - bit, _PAIRS)), _OCTETS)
-            planes.append(builder.bitcast(builder.icmp_signed("<", signs, _all(0)), I64))
-        for bit, plane in zip(bits, moves.squeeze_bits(builder, planes, there), strict=True):
-            vectors.store(builder, plane, target, builder.add(at, builder.mul(plane_len, I64(bit))))
-
-    put(range(4))
-    with builder.if_then(builder.icmp_unsigned(">", width, I64(4)), likely=False):
-        put(range(4, WIDTH_MAX))
-
-
 def _putter(moves: Moves, form: int) -> Any:
-    if JIT_DISABLED:
-        return partial(interpreted.exact_put, form)
+    """Return what stores planes, exponents that escape, and rests of the values of a type."""
 
     @emits(types.none, ARRAY, types.int64, types.UniTuple(types.int64, 5), ARRAY, types.int64)
     def put(builder: Builder, source: Value, first: Value, planned: Value, target: Value, at: Value) -> None:
         values = _load(builder, form, source, first)
         exponents = _exponents(builder, form, values)
-        top, width, plane_len, escapes, there = all_planned = vectors.members(builder, planned)
+        top, width, plane_len, escapes, there = vectors.members(builder, planned)
         distances = builder.sub(vectors.all_lanes(builder, builder.trunc(top, I8), _OCTETS), exponents)
         largest = builder.trunc(builder.sub(builder.shl(I64(1), width), I64(1)), I8)
         largest = vectors.all_lanes(builder, largest, _OCTETS)
-        distances = call(builder, f"llvm.umin.v{GROUP}i8", _OCTETS, distances, largest)
-        _put_planes(builder, moves, distances, all_planned, (target, at))
-        at = builder.add(at, builder.mul(width, plane_len))
-        at = moves.put_octets(builder, target, at, exponents, escapes)
+        pairs = builder.bitcast(call(builder, f"llvm.umin.v{GROUP}i8", _OCTETS, distances, largest), _PAIRS)
+
+        def put_planes(bits: range) -> None:
+            """Store planes one after the other; those beyond the width are overwritten by what follows."""
+            signs = [builder.bitcast(builder.shl(pairs, _all(7 - bit, _PAIRS)), _OCTETS) for bit in bits]
+            planes = [builder.bitcast(builder.icmp_signed("<", sign, _all(0)), I64) for sign in signs]
+            for bit, plane in zip(bits, moves.squeeze_bits(builder, planes, there), strict=True):
+                vectors.store(builder, plane, target, builder.add(at, builder.mul(plane_len, I64(bit))))
+
+        put_planes(range(4))
+        with builder.if_then(builder.icmp_unsigned(">", width, I64(4)), likely=False):
+            put_planes(range(4, WIDTH_MAX))
+        rests_at = moves.put_octets(builder, target, builder.add(at, builder.mul(width, plane_len)), exponents, escapes)
         rotated = [_rotated(builder, one, 1) for one in values]
         if form == FLOAT32:
-            moves.put_words(builder, target, at, rotated, there)
+            moves.put_words(builder, target, rests_at, rotated, there)
             return
         if form == NARROW:  # the sign is the lowest bit, and the mantissa's upper bits are 17 to 23
             rotated = [builder.or_(one, builder.lshr(one, _all(16, one.type))) for one in rotated]
-        moves.put_octets(builder, target, at, _narrowed(builder, rotated), there)
+        moves.put_octets(builder, target, rests_at, _narrowed(builder, rotated), there)
 
     return put
 
 
 def _getter(moves: Moves, form: int) -> Any:
-    if JIT_DISABLED:
-        return partial(interpreted.exact_get, form)
+    """Return what stores the values of a type, whole bursts, from the place of the escapes and the planes."""
 
     @emits(types.none, ARRAY, types.int64, types.UniTuple(types.int64, 10), ARRAY, types.int64)
     def get(builder: Builder, octets: Value, at: Value, got: Value, target: Value, target_at: Value) -> None:
@@ -494,20 +439,18 @@ def _getter(moves: Moves, form: int) -> Any:
 
 def _store(builder: Builder, values: Sequence[Value], target: Value, at: Value, length: Value) -> None:
     """Store values, of a short group only its bursts."""
-    each = values[0].type.count * values[0].type.element.width // 8
-    with builder.if_else(builder.icmp_unsigned("==", length, I64(4 * each))) as (whole, short):
+    lanes = 8 * BURST_LEN // values[0].type.element.width
+    bursts = values[0].type.count // lanes
+    with builder.if_else(builder.icmp_unsigned("==", length, I64(BURST_LEN * bursts * len(values)))) as (whole, short):
         with whole:
             for number, value in enumerate(values):
-                vectors.store(builder, value, target, builder.add(at, I64(each * number)))
+                vectors.store(builder, value, target, builder.add(at, I64(BURST_LEN * bursts * number)))
         with short:
-            bursts = ir.VectorType(I8, BURST_LEN)
-            for number, value in enumerate(values):
-                in_octets = builder.bitcast(value, ir.VectorType(I8, each))
-                for burst in range(each // BURST_LEN):
-                    place = each * number + BURST_LEN * burst
-                    with builder.if_then(builder.icmp_unsigned("<", I64(place), length)):
-                        part = builder.bitcast(vectors.part(builder, in_octets, burst, BURST_LEN), bursts)
-                        vectors.store(builder, part, target, builder.add(at, I64(place)))
+            for place in range(0, BURST_LEN * bursts * len(values), BURST_LEN):
+                with builder.if_then(builder.icmp_unsigned("<", I64(place), length)):
+                    number, burst = divmod(place // BURST_LEN, bursts)
+                    part = vectors.part(builder, values[number], burst, lanes)
+                    vectors.store(builder, part, target, builder.add(at, I64(place)))
 
 
 def moves_by_bursts(
@@ -574,23 +517,24 @@ def moves_by_bursts(
     return Moves(_spread_bits, _squeezed, _lanes_of, _bits_of, put_octets, get_octets, put_all_words, get_all_words)
 
 
-_BURST: Final = ir.VectorType(I8, BURST_LEN)
-_THREES: Final = [octet for octet in range(BURST_LEN) if octet % 4 < 3]
-"""The low three octets of each word."""
+_THREES: Final = [octet for octet in range(GROUP) if octet % 4 < 3]
+"""The low three octets of each of 16 words."""
 
 
 def threes(builder: Builder, lanes: Value) -> Value:
-    """Return the low three octets of eight words together, with 8 octets behind."""
-    together = words(*_THREES, *range(BURST_LEN - len(_THREES)), lanes=BURST_LEN)
-    return builder.shuffle_vector(builder.bitcast(lanes, _BURST), ir.Constant(_BURST, ir.Undefined), together)
+    """Return the low three octets of words together, with as many octets behind as there are words."""
+    count, octets = lanes.type.count, ir.VectorType(I8, 4 * lanes.type.count)
+    together = words(*_THREES[: 3 * count], *range(count), lanes=octets.count)
+    return builder.shuffle_vector(builder.bitcast(lanes, octets), ir.Constant(octets, ir.Undefined), together)
 
 
-def words_of_threes(builder: Builder, octets: Value, at: Value) -> Value:
-    """Return eight words of three octets each."""
-    places = (BURST_LEN if octet % 4 == 3 else _THREES.index(octet) for octet in range(BURST_LEN))
-    loaded = vectors.load(builder, octets, at, _BURST)
-    apart = builder.shuffle_vector(loaded, ir.Constant(_BURST, [0] * BURST_LEN), words(*places, lanes=BURST_LEN))
-    return builder.bitcast(apart, vectors.WORDS)
+def words_of_threes(builder: Builder, octets: Value, at: Value, count: int = LANES) -> Value:
+    """Return words of three octets each."""
+    kind = ir.VectorType(I8, 4 * count)
+    places = (kind.count if octet % 4 == 3 else _THREES.index(octet) for octet in range(kind.count))
+    loaded, nothing = vectors.load(builder, octets, at, kind), ir.Constant(kind, [0] * kind.count)
+    apart = builder.shuffle_vector(loaded, nothing, words(*places, lanes=kind.count))
+    return builder.bitcast(apart, ir.VectorType(I32, count))
 
 
 def quarters_of(builder: Builder, bursts: Sequence[Value]) -> list[Value]:
@@ -671,16 +615,14 @@ def _squeezed(builder: Builder, planes: Sequence[Value], mask: Value) -> Sequenc
     return _either(builder, _is_all(builder, mask), lambda: list(planes), squeeze)
 
 
-def _emit_spread(builder: Builder, word: Value, mask: Value) -> Value:
-    for step, moved in reversed(list(enumerate(_steps(builder, mask)))):
-        moving = builder.and_(builder.shl(word, I64(1 << step)), moved)
-        word = builder.or_(builder.and_(word, builder.not_(moved)), moving)
-    return builder.and_(word, mask)
+def _spread_bits(builder: Builder, word: Value, mask: Value) -> Value:
+    """Undo :func:`_squeezed` for one word."""
 
+    def spread() -> list[Value]:
+        spread = word
+        for step, moved in reversed(list(enumerate(_steps(builder, mask)))):
+            moving = builder.and_(builder.shl(spread, I64(1 << step)), moved)
+            spread = builder.or_(builder.and_(spread, builder.not_(moved)), moving)
+        return [builder.and_(spread, mask)]
 
-_spread_sparse = interpreted.spread_bits if JIT_DISABLED else emits(types.int64, types.int64, types.int64)(_emit_spread)
-
-
-@inline_kernel
-def _spread_bits(word: int, mask: int) -> int:
-    return word if mask == -1 else _spread_sparse(word, mask)
+    return _either(builder, _is_all(builder, mask), lambda: [word], spread)[0]

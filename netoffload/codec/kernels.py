@@ -160,14 +160,14 @@ def _packed_kernels(form: Packed, variant: str) -> Kernels:
 
 
 def _exact_kernels(variant: str) -> Kernels:
-    name, groups = f"exact_{variant}", exact.groups_of(_primitives_of(variant).MOVES)
+    name, moves = f"exact_{variant}", _primitives_of(variant).MOVES
     encode = "body(source, source_at, count, {room}, classes)"
     decoding = "body({coded}, count, target, target_at)"
-    decode = _made(f"decode_{name}", _DECODE, decoding, body=exact.decoder(groups))
+    decode = _made(f"decode_{name}", _DECODE, decoding, body=exact.decoder(moves))
     body = packed.decode_halves
     halves = "body(decode, {coded}, count, middle, parameter, target, target_at)"
     return kernels_of(CodecId.NONE, variant)._replace(
-        encode=_made(f"encode_{name}", _ENCODE, encode, body=exact.encoder(groups)),
+        encode=_made(f"encode_{name}", _ENCODE, encode, body=exact.encoder(moves)),
         decode=decode,
         decode_halves=_made(f"decode_{name}_halves", _HALVES, halves, body=body, decode=decode),
     )

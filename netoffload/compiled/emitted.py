@@ -9,6 +9,8 @@ from llvmlite import ir
 from numba.core.types import Type
 from numba.extending import intrinsic
 
+from netoffload.compiled.jit import JIT_DISABLED
+
 Builder: TypeAlias = ir.IRBuilder
 """Takes instructions, one after the other."""
 
@@ -29,13 +31,19 @@ ARRAY: Final = None
 """In place of an argument's type: an array, whose emitter gets the address of its first octet."""
 
 
-def emits(result: Type, *kinds: Type | None) -> Callable[[Callable[..., Value | list[Value] | None]], Any]:
+def emits(
+    result: Type, *kinds: Type | None, twin: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., Value | list[Value] | None]], Any]:
     """Make a function that emits code callable in kernels, with arguments of these types.
 
     The function takes the builder and a value per argument. It returns a value, a list of values for a tuple, or None.
+    ``twin``, the definition in plain Python, takes its place under ``NUMBA_DISABLE_JIT=1``.
     """
 
     def decorate(emit: Callable[..., Value | list[Value] | None]) -> Any:
+        if JIT_DISABLED and twin is not None:
+            return twin
+
         # Numba calls an intrinsic with the types of its arguments, and takes their signature and what emits the code.
         def typed(_typing_context: Any, *given: Type) -> tuple[Any, Callable[..., Value]]:
             def codegen(context: Any, builder: Builder, signature: Any, args: list[Value]) -> Value:

@@ -5,7 +5,8 @@ The compiled forms do not check bounds; callers do. The twins run under ``NUMBA_
 """
 
 import ctypes
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
@@ -14,129 +15,103 @@ from numba.core import cgutils
 
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
-from netoffload.compiled.jit import JIT_DISABLED, inline_kernel
+from netoffload.compiled.jit import inline_kernel
 
-if JIT_DISABLED:
+_I64: Final = ir.IntType(64)
 
-    def _make_load(bits: int) -> Any:
-        def load(octets: Uint8Array, at: int) -> int:
-            word = bytes(octets[at : at + bits // 8]).ljust(bits // 8, b"\0")
-            return int.from_bytes(word, "little", signed=bits == 64)
 
-        return load
+def _make_load(bits: int) -> Callable[[Uint8Array, int], int]:
+    def slow(octets: Uint8Array, at: int) -> int:
+        word = bytes(octets[at : at + bits // 8]).ljust(bits // 8, b"\0")
+        return int.from_bytes(word, "little", signed=bits == 64)
 
-    def _make_store(bits: int) -> Any:
-        def store(octets: Uint8Array, at: int, word: int) -> None:
-            low = (int(word) & (1 << bits) - 1).to_bytes(bits // 8, "little")
-            octets[at : at + bits // 8] = np.frombuffer(low, np.uint8)
+    @emits(types.int64, ARRAY, types.int64, twin=slow)
+    def load(builder: Builder, octets: Value, at: Value) -> Value:
+        """Unaligned load."""
+        pointer = builder.bitcast(builder.gep(octets, [at]), ir.IntType(bits).as_pointer())
+        word = builder.load(pointer, align=1)
+        return word if bits == 64 else builder.zext(word, _I64)
 
-        return store
+    return load
 
-    def bit_length(word: int) -> int:
-        """Return how many bits a number of 0 or more has, without zeros in front."""
-        return int(word).bit_length()
 
-    def popcount_u16(word: int) -> int:
-        """Return how many of the low 16 bits are set."""
-        return (int(word) & 0xFFFF).bit_count()
+def _make_store(bits: int) -> Callable[[Uint8Array, int, int], None]:
+    def slow(octets: Uint8Array, at: int, word: int) -> None:
+        low = (int(word) & (1 << bits) - 1).to_bytes(bits // 8, "little")
+        octets[at : at + bits // 8] = np.frombuffer(low, np.uint8)
 
-    def popcount_u64(word: int) -> int:
-        """Return how many of 64 bits are set."""
-        return (int(word) & (1 << 64) - 1).bit_count()
+    @emits(types.none, ARRAY, types.int64, types.int64, twin=slow)
+    def store(builder: Builder, octets: Value, at: Value, word: Value) -> None:
+        """Unaligned store."""
+        pointer = builder.bitcast(builder.gep(octets, [at]), ir.IntType(bits).as_pointer())
+        builder.store(word if bits == 64 else builder.trunc(word, ir.IntType(bits)), pointer, align=1)
 
-    def trailing_zeros(word: int) -> int:
-        """Return the number of the lowest bit set in a 64-bit word that is not 0."""
-        return (int(word) & -int(word)).bit_length() - 1
+    return store
 
-    def float32_bits(value: np.float32) -> int:
-        """Return the bits of a float32."""
-        return int(np.float32(value).view(np.uint32))
 
-    def bits_float32(word: int) -> np.float32:
-        """Return the float32 with these bits."""
-        return np.uint32(word).view(np.float32)
+@emits(types.int64, types.uintp, twin=lambda address: ctypes.c_int32.from_address(int(address)).value)
+def int32_at(builder: Builder, address: Value) -> Value:
+    """Return the 32-bit integer at an address of memory."""
+    return builder.sext(builder.load(builder.inttoptr(address, ir.IntType(32).as_pointer())), _I64)
 
-    def copy_octets(source: Uint8Array, source_at: int, target: Uint8Array, target_at: int, count: int) -> None:
-        """Copy ``count`` octets between two arrays that do not overlap."""
-        target[target_at : target_at + count] = source[source_at : source_at + count]
 
-    def clear_octets(target: Uint8Array, at: int, count: int) -> None:
-        """Set ``count`` octets to 0."""
-        target[at : at + count] = 0
+@emits(types.int64, types.int64, twin=lambda word: (int(word) & 0xFFFF).bit_count())
+def popcount_u16(builder: Builder, word: Value) -> Value:
+    """Return how many of the low 16 bits are set."""
+    return builder.zext(builder.ctpop(builder.trunc(word, ir.IntType(16))), _I64)
 
-    def int32_at(address: int) -> int:
-        """Return the 32-bit integer at an address of memory."""
-        return ctypes.c_int32.from_address(int(address)).value
 
-else:
-    _I64 = ir.IntType(64)
+@emits(types.int64, types.int64, twin=lambda word: (int(word) & (1 << 64) - 1).bit_count())
+def popcount_u64(builder: Builder, word: Value) -> Value:
+    """Return how many of 64 bits are set."""
+    return builder.ctpop(word)
 
-    def _make_load(bits: int) -> Any:
-        @emits(types.int64, ARRAY, types.int64)
-        def load(builder: Builder, octets: Value, at: Value) -> Value:
-            """Unaligned load."""
-            pointer = builder.bitcast(builder.gep(octets, [at]), ir.IntType(bits).as_pointer())
-            word = builder.load(pointer, align=1)
-            return word if bits == 64 else builder.zext(word, _I64)
 
-        return load
+@emits(types.int64, types.uint64, twin=lambda word: (int(word) & -int(word)).bit_length() - 1)
+def trailing_zeros(builder: Builder, word: Value) -> Value:
+    """Return the number of the lowest bit set in a 64-bit word that is not 0."""
+    return builder.cttz(word, ir.Constant(ir.IntType(1), 1))
 
-    def _make_store(bits: int) -> Any:
-        @emits(types.none, ARRAY, types.int64, types.int64)
-        def store(builder: Builder, octets: Value, at: Value, word: Value) -> None:
-            """Unaligned store."""
-            pointer = builder.bitcast(builder.gep(octets, [at]), ir.IntType(bits).as_pointer())
-            builder.store(word if bits == 64 else builder.trunc(word, ir.IntType(bits)), pointer, align=1)
 
-        return store
+@emits(types.int64, types.int64, twin=lambda word: int(word).bit_length())
+def bit_length(builder: Builder, word: Value) -> Value:
+    """Return how many bits a number of 0 or more has, without zeros in front."""
+    return builder.sub(_I64(64), builder.ctlz(word, ir.Constant(ir.IntType(1), 0)))
 
-    @emits(types.int64, types.uintp)
-    def int32_at(builder: Builder, address: Value) -> Value:
-        """Return the 32-bit integer at an address of memory."""
-        return builder.sext(builder.load(builder.inttoptr(address, ir.IntType(32).as_pointer())), _I64)
 
-    @emits(types.int64, types.int64)
-    def popcount_u16(builder: Builder, word: Value) -> Value:
-        """Return how many of the low 16 bits are set."""
-        return builder.zext(builder.ctpop(builder.trunc(word, ir.IntType(16))), _I64)
+@emits(types.int64, types.float32, twin=lambda value: int(np.float32(value).view(np.uint32)))
+def float32_bits(builder: Builder, value: Value) -> Value:
+    """Return the bits of a float32."""
+    return builder.zext(builder.bitcast(value, ir.IntType(32)), _I64)
 
-    @emits(types.int64, types.int64)
-    def popcount_u64(builder: Builder, word: Value) -> Value:
-        """Return how many of 64 bits are set."""
-        return builder.ctpop(word)
 
-    @emits(types.int64, types.uint64)
-    def trailing_zeros(builder: Builder, word: Value) -> Value:
-        """Return the number of the lowest bit set in a 64-bit word that is not 0."""
-        return builder.cttz(word, ir.Constant(ir.IntType(1), 1))
+@emits(types.float32, types.int64, twin=lambda word: np.uint32(word).view(np.float32))
+def bits_float32(builder: Builder, word: Value) -> Value:
+    """Return the float32 with these bits."""
+    return builder.bitcast(builder.trunc(word, ir.IntType(32)), ir.FloatType())
 
-    @emits(types.int64, types.int64)
-    def bit_length(builder: Builder, word: Value) -> Value:
-        """Return how many bits a number of 0 or more has, without zeros in front."""
-        return builder.sub(_I64(64), builder.ctlz(word, ir.Constant(ir.IntType(1), 0)))
 
-    @emits(types.int64, types.float32)
-    def float32_bits(builder: Builder, value: Value) -> Value:
-        """Return the bits of a float32."""
-        return builder.zext(builder.bitcast(value, ir.IntType(32)), _I64)
+def _copy(source: Uint8Array, source_at: int, target: Uint8Array, target_at: int, count: int) -> None:
+    target[target_at : target_at + count] = source[source_at : source_at + count]
 
-    @emits(types.float32, types.int64)
-    def bits_float32(builder: Builder, word: Value) -> Value:
-        """Return the float32 with these bits."""
-        return builder.bitcast(builder.trunc(word, ir.IntType(32)), ir.FloatType())
 
-    @emits(types.none, ARRAY, types.int64, ARRAY, types.int64, types.int64)
-    def copy_octets(
-        builder: Builder, source: Value, source_at: Value, target: Value, target_at: Value, count: Value
-    ) -> None:
-        """Copy ``count`` octets between two arrays that do not overlap (memcpy)."""
-        begin, to = builder.gep(source, [source_at]), builder.gep(target, [target_at])
-        cgutils.raw_memcpy(builder, to, begin, count, 1)
+@emits(types.none, ARRAY, types.int64, ARRAY, types.int64, types.int64, twin=_copy)
+def copy_octets(
+    builder: Builder, source: Value, source_at: Value, target: Value, target_at: Value, count: Value
+) -> None:
+    """Copy ``count`` octets between two arrays that do not overlap (memcpy)."""
+    begin, to = builder.gep(source, [source_at]), builder.gep(target, [target_at])
+    cgutils.raw_memcpy(builder, to, begin, count, 1)
 
-    @emits(types.none, ARRAY, types.int64, types.int64)
-    def clear_octets(builder: Builder, target: Value, at: Value, count: Value) -> None:
-        """Set ``count`` octets to 0 (memset)."""
-        cgutils.memset(builder, builder.gep(target, [at]), count, 0)
+
+def _clear(target: Uint8Array, at: int, count: int) -> None:
+    target[at : at + count] = 0
+
+
+@emits(types.none, ARRAY, types.int64, types.int64, twin=_clear)
+def clear_octets(builder: Builder, target: Value, at: Value, count: Value) -> None:
+    """Set ``count`` octets to 0 (memset)."""
+    cgutils.memset(builder, builder.gep(target, [at]), count, 0)
 
 
 load_u16, load_u32, load_u64 = _make_load(16), _make_load(32), _make_load(64)
