@@ -30,10 +30,9 @@ from numba import types
 from netoffload.codec import avx2, vectors
 from netoffload.codec.avx2 import bmi2
 from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
-from netoffload.codec.escapes import ESCAPE16
 from netoffload.codec.exact import Moves, threes, words_of_threes
 from netoffload.codec.packed import GROUP, WIDTH_BITS, WIDTH_MAX, GroupGetter, GroupPutter, Groups
-from netoffload.codec.scalar import LIMITS, Limits
+from netoffload.codec.scalar import ESCAPE16, LIMITS, Limits
 from netoffload.codec.vectors import I8, I16, I32, I64, call, words
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits, held

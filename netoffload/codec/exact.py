@@ -1,4 +1,4 @@
-"""The exact codec: one body for every CPU. ``netoffload.codec`` describes the groups.
+"""The exact codec: one body for every CPU. docs/design/codecs.md describes the groups.
 
 Exponents of neighbouring floats are close to each other; signs and mantissas look random. So a group of 64 values has
 the largest exponent once, each other one as its distance below that, and the rest of each value as it is. Bits of the

@@ -1,4 +1,4 @@
-"""The packed codec: one body for every CPU. ``netoffload.codec`` describes the groups.
+"""The packed codec: one body for every CPU. docs/design/codecs.md describes the groups.
 
 Each float that is not 0 has a *code* of an octet: the 8-bit form of ``bounded``, or ``ESCAPE16`` or ``ESCAPE32``, which
 are the 8-bit codes of -0 and +0. A field is 2 * (magnitude - 1) + sign of the code, so escapes become ``FIELD16`` and
@@ -20,20 +20,35 @@ from numba import types
 
 from netoffload.codec import interpreted, vectors
 from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
-from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, with_escapes
-from netoffload.codec.scalar import LIMITS, MAGNITUDE_BITS, Limits
+from netoffload.codec.scalar import (
+    ESCAPE16,
+    ESCAPE32,
+    LIMITS,
+    MAGNITUDE_BITS,
+    ROUNDER,
+    SCALE16,
+    UNIT16,
+    Limits,
+    decode_short,
+)
 from netoffload.codec.vectors import I8, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
 from netoffload.compiled.jit import JIT_DISABLED, inline_kernel, inlined_with
 from netoffload.compiled.octets import (
     bit_length,
+    bits_float32,
     clear_octets,
+    float32_bits,
     load_u16,
+    load_u32,
     load_u64,
     popcount_u16,
     popcount_u64,
+    store_u16,
+    store_u32,
     store_u64,
+    trailing_zeros,
     u8,
 )
 
@@ -76,6 +91,15 @@ class Groups(NamedTuple):
     put: GroupPutter
     read_masks: MaskReader
     get: GroupGetter
+
+
+class Coded(NamedTuple):
+    """The octets of an encoded group, its floats that are not 0, and how many of them take 16 and 32 bits."""
+
+    octets: int
+    codes: int
+    in16: int
+    in32: int
 
 
 @inlined_with
@@ -134,7 +158,31 @@ def _encode_group(
     length, there, longs, wholes = put(source, first, lanes, limits, target, at)
     if there == 0:
         return Coded(0, 0, 0, 0)
-    return with_escapes(source, first, longs, wholes, target, at, at + length, popcount_u64(there))
+    return _with_escapes(source, first, longs, wholes, target, at, at + length, popcount_u64(there))
+
+
+@inline_kernel
+def _with_escapes(
+    source: Uint8Array, first: int, longs: int, wholes: int, target: Uint8Array, at: int, cursor: int, codes: int
+) -> Coded:
+    """Write the escapes of the group at ``at``, whose ``codes`` end at ``cursor``; return the group's size.
+
+    Bit i of ``longs`` says that float i takes 16 bits or more, bit i of ``wholes`` that it takes 32.
+    """
+    if longs == 0:
+        return Coded(cursor - at, codes, 0, 0)
+    in16, in32 = longs & ~wholes, wholes
+    while in16:
+        word = load_u32(source, first + 4 * trailing_zeros(in16))
+        nearest = float32_bits(bits_float32((word & MAGNITUDE_BITS) + SCALE16) + ROUNDER) & 0x7FFF
+        store_u16(target, cursor, nearest | (word >> 16 & 0x8000))
+        cursor += 2
+        in16 &= in16 - 1
+    while in32:
+        store_u32(target, cursor, load_u32(source, first + 4 * trailing_zeros(in32)))
+        cursor += 4
+        in32 &= in32 - 1
+    return Coded(cursor - at, codes, popcount_u64(longs & ~wholes), popcount_u64(wholes))
 
 
 @inline_kernel
@@ -235,7 +283,27 @@ def _decode_group(
         in16, in32, tops = get(octets, fields_at, (width, there, lanes), unit8, target, target_at)
     if tops == 0 and width > 1:
         return MALFORMED
-    return get_escapes(coded, fields_end, in16, in32, target, target_at)
+    return _get_escapes(coded, fields_end, in16, in32, target, target_at)
+
+
+@inline_kernel
+def _get_escapes(payload: Stretch, escapes_at: int, in16: int, in32: int, target: Uint8Array, target_at: int) -> int:
+    """Read the escapes into the floats of a group at the start of ``payload``; return its octets or MALFORMED."""
+    octets, at = payload.octets, escapes_at
+    if in16 | in32 == 0:
+        return at - payload.at
+    if at + 2 * popcount_u64(in16) + 4 * popcount_u64(in32) > payload.at + payload.length:
+        return MALFORMED
+    while in16:
+        word = decode_short(load_u16(octets, at), UNIT16)
+        store_u32(target, target_at + 4 * trailing_zeros(in16), word)
+        at += 2
+        in16 &= in16 - 1
+    while in32:
+        store_u32(target, target_at + 4 * trailing_zeros(in32), load_u32(octets, at))
+        at += 4
+        in32 &= in32 - 1
+    return at - payload.at
 
 
 @inlined_with
@@ -302,10 +370,10 @@ def _emit_there(builder: Builder, word: Value) -> Value:
     return vectors.bits_of_plane(builder, builder.icmp_unsigned("!=", word, _all(0)))
 
 
-octets_there = interpreted.octets_there if JIT_DISABLED else _of_word(_emit_there)
-sums_of_bits = interpreted.sums_of_bits if JIT_DISABLED else _of_word(_emit_sums)
-fields_of = interpreted.fields_of if JIT_DISABLED else _of_word(_emit_fields)
-codes_of = interpreted.codes_of if JIT_DISABLED else _of_word(_emit_codes)
+octets_there = _of_word(_emit_there)
+sums_of_bits = _of_word(_emit_sums)
+fields_of = _of_word(_emit_fields)
+codes_of = _of_word(_emit_codes)
 
 
 @inline_kernel
@@ -380,7 +448,9 @@ def _sum_below(sums: int, burst: int) -> int:
 
 def groups_by_bursts(isa: Isa) -> Groups:
     """Return primitives that handle one burst after the other."""
-    squeeze, spread = _mover(isa.squeeze, interpreted.squeeze), _mover(isa.spread, interpreted.spread)
+    if JIT_DISABLED:
+        return Groups(interpreted.put_group, interpreted.read_masks, interpreted.get_group)
+    squeeze, spread = _mover(isa.squeeze), _mover(isa.spread)
     mask_burst, mask_part = _masker(full=True), _masker(full=False)
     code_burst, code_part = _coder(isa, full=True), _coder(isa, full=False)
     decode_burst = _burst_decoder(isa)
@@ -389,7 +459,6 @@ def groups_by_bursts(isa: Isa) -> Groups:
     def put(
         source: Uint8Array, first: int, lanes: int, limits: Limits, target: Uint8Array, at: int
     ) -> tuple[int, int, int, int]:
-        lanes = int(lanes)  # without a compiler it may be NumPy's, whose shifts overflow
         there = longs = wholes = 0
         rest = lanes % LANES
         if lanes == GROUP:  # as a constant, so that the compiler unrolls the bursts
@@ -436,7 +505,7 @@ def groups_by_bursts(isa: Isa) -> Groups:
         target: Uint8Array,
         target_at: int,
     ) -> tuple[int, int, int]:
-        width, there, lanes = group[0], group[1], int(group[2])
+        width, there, lanes = group
         bursts, sums = (lanes + LANES - 1) // LANES, sums_of_bits(there)
         codes = sums >> 56 & 0xFF
         # The codes stand before the group's last floats: each burst's are read before its floats overwrite them.
@@ -457,16 +526,11 @@ def groups_by_bursts(isa: Isa) -> Groups:
     return Groups(put, read_masks, get)
 
 
-def _mover(emit: Callable[[Builder, Value, Value], Value], slow: Callable[[int, int], int]) -> Any:
-    if JIT_DISABLED:
-        return slow
+def _mover(emit: Callable[[Builder, Value, Value], Value]) -> Any:
     return emits(types.int64, types.int64, types.int64)(lambda builder, word, mask: emit(builder, word, mask))
 
 
 def _burst_decoder(isa: Isa) -> Any:
-    if JIT_DISABLED:
-        return interpreted.decode_codes
-
     @emits(types.int64, types.int64, types.int64, types.float32, ARRAY, types.int64)
     def decode_burst(
         builder: Builder, codes: Value, mask: Value, unit8: Value, target: Value, target_at: Value
@@ -482,9 +546,6 @@ def _burst_decoder(isa: Isa) -> Any:
 
 
 def _masker(*, full: bool) -> Any:
-    if JIT_DISABLED:
-        return interpreted.mask_burst
-
     @emits(types.int64, ARRAY, types.int64, types.int64, types.int64)
     def mask_burst(builder: Builder, source: Value, at: Value, floats: Value, smallest: Value) -> Value:
         there = None if full else vectors.lanes_below(builder, floats, LANES)
@@ -496,9 +557,6 @@ def _masker(*, full: bool) -> Any:
 
 
 def _coder(isa: Isa, *, full: bool) -> Any:
-    if JIT_DISABLED:
-        return interpreted.code_burst
-
     @emits(types.int64, ARRAY, types.int64, types.int64, LIMITS, types.int64, ARRAY, types.int64)
     def code_burst(
         builder: Builder,

@@ -42,6 +42,10 @@ ROUNDS_TO_ONE: Final = int(np.float32(1 - 2.0**-16).view(np.uint32))
 
 HALF_BITS: Final = 0x3F000000
 
+ESCAPE16: Final = 0x80
+ESCAPE32: Final = 0x00
+"""8-bit codes of -0 and +0, which floats other than 0 never have: in ``packed`` they mark the longer forms."""
+
 
 @emits(types.int64, types.int64)
 def held(builder: Builder, number: Value) -> Value:

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from llvmlite import ir
 
 from netoffload.codec.bursts import LANES
-from netoffload.codec.escapes import ESCAPE16, ESCAPE32
-from netoffload.codec.scalar import MAGNITUDE_BITS, ONE_BITS, ROUNDS_TO_ONE
+from netoffload.codec.scalar import ESCAPE16, ESCAPE32, MAGNITUDE_BITS, ONE_BITS, ROUNDS_TO_ONE
 from netoffload.compiled.emitted import Builder, LlvmType, Value
 
 PlanesAndCodes: TypeAlias = tuple[list[Value], Value]
