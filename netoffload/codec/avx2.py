@@ -19,6 +19,7 @@ from netoffload.codec.bursts import LANES, TAGS_LEN
 from netoffload.codec.exact import mask_of, moves_by_bursts, quarters_of, threes, words_of_threes
 from netoffload.codec.packed import GROUP, groups_by_bursts
 from netoffload.codec.plain import tags_of_planes
+from netoffload.codec.tagged import LENGTHS
 from netoffload.codec.vectors import I8, I16, I32, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.emitted import Builder, Value
@@ -29,11 +30,10 @@ _NO_OCTET: Final = 0x80
 """A shuffle control with the top bit set gives 0."""
 
 
-def _make_tables() -> tuple[Uint8Array, Uint8Array, Uint8Array]:
-    """Return (squeeze, spread, length) by tag octet; ``spread`` puts a code into the top octets of its lane."""
+def _make_tables() -> tuple[Uint8Array, Uint8Array]:
+    """Return (squeeze, spread) by tag octet; ``spread`` puts a code into the top octets of its lane."""
     squeeze = np.full((256, 16), _NO_OCTET, np.uint8)
     spread = np.full((256, 16), _NO_OCTET, np.uint8)
-    length = np.zeros(256, np.uint8)
     for tags in range(256):
         at = 0
         for lane in range(4):
@@ -42,11 +42,10 @@ def _make_tables() -> tuple[Uint8Array, Uint8Array, Uint8Array]:
                 squeeze[tags, at] = 4 * lane + octet
                 spread[tags, 4 * (lane + 1) - octets + octet] = at
                 at += 1
-        length[tags] = at
-    return squeeze, spread, length
+    return squeeze, spread
 
 
-_SQUEEZE_LANES, _SPREAD_LANES, _LENGTH = _make_tables()
+_SQUEEZE_LANES, _SPREAD_LANES = _make_tables()
 
 
 def _shuffle(builder: Builder, octets: Value, control: Value) -> Value:
@@ -57,7 +56,7 @@ def _shuffle(builder: Builder, octets: Value, control: Value) -> Value:
 def _put_bursts(
     builder: Builder, octets: Value, at: Value, planes: Sequence[Value], codes: Value, _limits: Sequence[Value]
 ) -> list[Value]:
-    squeeze, length = vectors.table(builder, "squeeze", _SQUEEZE_LANES), vectors.table(builder, "length", _LENGTH)
+    squeeze, length = vectors.table(builder, "squeeze", _SQUEEZE_LANES), vectors.table(builder, "length", LENGTHS)
     tags = tags_of_planes(builder, planes)
     vectors.store(builder, builder.trunc(tags, I16), octets, at)
     end = builder.add(at, I64(TAGS_LEN))
@@ -72,7 +71,7 @@ def _put_bursts(
 
 
 def _get_tops(builder: Builder, octets: Value, at: Value, tags: Value, classes: Sequence[Value]) -> Value:
-    spread, length = vectors.table(builder, "spread", _SPREAD_LANES), vectors.table(builder, "length", _LENGTH)
+    spread, length = vectors.table(builder, "spread", _SPREAD_LANES), vectors.table(builder, "length", LENGTHS)
     halves, at = [], builder.add(at, I64(TAGS_LEN))
     for tag_octet in (builder.and_(tags, I64(0xFF)), builder.lshr(tags, I64(8))):
         control = vectors.entry(builder, spread, tag_octet, _HALF, 16)

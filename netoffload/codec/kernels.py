@@ -14,44 +14,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from netoffload.codec import exact, fixed, packed, scalar, tagged
-from netoffload.codec.bursts import (
-    BURST_LEN,
-    DECODE_SLACK,
-    ENCODE_SLACK,
-    LANES,
-    MALFORMED,
-    MAX_BURST_PAYLOAD,
-    TAGS_LEN,
-    Middle,
-)
+from netoffload.codec.bursts import DECODE_SLACK as DECODE_SLACK  # "as": for all layers above
+from netoffload.codec.bursts import ENCODE_SLACK as ENCODE_SLACK
+from netoffload.codec.bursts import LANES as LANES
+from netoffload.codec.bursts import MALFORMED as MALFORMED
+from netoffload.codec.bursts import MAX_BURST_PAYLOAD as MAX_BURST_PAYLOAD
+from netoffload.codec.bursts import Middle as Middle
 from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Cut, Packed, Tagged
 from netoffload.compiled.arrays import Stretch
 from netoffload.compiled.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
 from netoffload.compiled.octets import whole
 from netoffload.errors import UsageError
-
-__all__ = [
-    "BURST_LEN",
-    "CPU_FEATURES",
-    "DECODE_SLACK",
-    "ENCODE_SLACK",
-    "KERNEL",
-    "LANES",
-    "MALFORMED",
-    "MAX_BURST_PAYLOAD",
-    "TAGS_LEN",
-    "Kernels",
-    "Middle",
-    "codec_for",
-    "decode",
-    "decode_halves",
-    "encode_fit",
-    "is_known",
-    "is_lossless",
-    "kernels_of",
-    "round_trip",
-    "usable_kernels",
-]
 
 CPU_FEATURES: Final = {
     "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2", "avx2", "fma", "bmi2", "popcnt"),

@@ -59,7 +59,7 @@ BurstDecoder: TypeAlias = Callable[[Uint8Array, int, int, np.float32, Uint8Array
 BurstRounder: TypeAlias = Callable[[Uint32Array, int, int, Limits, np.float32, Uint32Array], None]
 """Stores the round trip of up to eight floats."""
 
-_LENGTHS: Final = np.array(
+LENGTHS: Final = np.array(
     [sum((0, 1, 2, 4)[tags >> 2 * lane & 3] for lane in range(4)) for tags in range(256)], np.uint8
 )
 """Octets of four lanes by their tags."""
@@ -67,7 +67,7 @@ _LENGTHS: Final = np.array(
 
 @inlined_with
 def _codes_len(tags: int) -> int:
-    return u8(_LENGTHS, tags & 0xFF) + u8(_LENGTHS, tags >> 8)
+    return u8(LENGTHS, tags & 0xFF) + u8(LENGTHS, tags >> 8)
 
 
 def _encode_bursts(

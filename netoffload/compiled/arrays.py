@@ -9,32 +9,15 @@ import numpy.typing as npt
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
-Float32Array = npt.NDArray[np.float32]
-"""A vector, a gradient, a segment's values."""
-
-Float64Array = npt.NDArray[np.float64]
-"""Sums and statistics of float32."""
-
-Uint8Array = npt.NDArray[np.uint8]
-"""Octets: a frame, a payload, a buffer."""
-
-Uint16Array = npt.NDArray[np.uint16]
-"""Half-precision bit patterns; codes of up to 16 bits."""
-
-Uint32Array = npt.NDArray[np.uint32]
-"""Bit patterns of float32; random words."""
-
-Uint64Array = npt.NDArray[np.uint64]
-"""Addresses, and structures of the C library."""
-
-Int32Array = npt.NDArray[np.int32]
-"""Structures of the kernel's interfaces, such as ``pollfd``."""
-
-Int64Array = npt.NDArray[np.int64]
-"""Counters, sizes and times in nanoseconds."""
-
-BoolArray = npt.NDArray[np.bool_]
-"""Choices, one per element."""
+Float32Array = npt.NDArray[np.float32]  # a vector, a gradient, a segment's values
+Float64Array = npt.NDArray[np.float64]  # sums and statistics of float32
+Uint8Array = npt.NDArray[np.uint8]  # octets: a frame, a payload, a buffer
+Uint16Array = npt.NDArray[np.uint16]  # half-precision bit patterns; codes of up to 16 bits
+Uint32Array = npt.NDArray[np.uint32]  # bit patterns of float32; random words
+Uint64Array = npt.NDArray[np.uint64]  # addresses, and structures of the C library
+Int32Array = npt.NDArray[np.int32]  # structures of the kernel's interfaces, such as ``pollfd``
+Int64Array = npt.NDArray[np.int64]  # counters, sizes and times in nanoseconds
+BoolArray = npt.NDArray[np.bool_]  # choices, one per element
 
 
 class _Unlocked:
