@@ -14,7 +14,7 @@ earlier calls, but they use the host's processor. Payloads are really packed int
     payload   header 8 octets | parameters (scalers, widths) | packed codes      all little-endian
     header    magic 0xC7 | version | method id | flags | count of floats, 32 bits
 
-- A :class:`~netoffload.compressors.layout.Layout` says where a flat vector's layers lie. Layer-wise methods have a
+- A :class:`~netoffload.compressors.base.Layout` says where a flat vector's layers lie. Layer-wise methods have a
   scaler per layer, bucketed methods a scaler per bucket; a bucket never spans two layers.
 - A :class:`~netoffload.compressors.base.State` has all that changes from call to call: the step, which gives every call
   other random numbers, and the residual. A restored state continues a run bit for bit.
@@ -28,7 +28,6 @@ earlier calls, but they use the host's processor. Payloads are really packed int
 imported here, so that a method's module can import this package.
 """
 
-from netoffload.compressors.base import Compressor, State
-from netoffload.compressors.layout import Layout
+from netoffload.compressors.base import Compressor, Layout, State
 
 __all__ = ["Compressor", "Layout", "State"]

@@ -1,7 +1,7 @@
 """A compressor: parameters that never change, a state that changes with each call, and payloads with one header.
 
 A method defines :meth:`Compressor._encode` and :meth:`Compressor._decode`. This file has all that the methods share:
-the header, the refusal of values that are not finite, error feedback, the step.
+the layout of a flat gradient, the header, the refusal of values that are not finite, error feedback, the step.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import enum
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 
-from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
+from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uint32Array
 from netoffload.compiled.jit import kernel
 from netoffload.compiled.octets import whole
-from netoffload.compressors.layout import Layout
 from netoffload.compressors.rng import stream_key
 from netoffload.errors import CodecError, NotFiniteError, UsageError
 
@@ -37,6 +38,10 @@ _STATE: Final = struct.Struct("<4sBBxxQIQI")
 """magic, version, has a residual, seed, rank, step, number of layers."""
 
 
+MAX_COUNT: Final = 2**32 - 1
+"""A payload's header counts its floats with 32 bits."""
+
+
 class MethodId(enum.IntEnum):
     """The method's number in a payload's header."""
 
@@ -52,6 +57,49 @@ class MethodId(enum.IntEnum):
     EIGHT_BIT = 32
     HALF = 33
     GENERAL = 48
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The lengths of the layers of a flat float32 vector, in order."""
+
+    sizes: tuple[int, ...]  # floats of each layer; a layer may be empty
+
+    def __post_init__(self) -> None:
+        """Refuse lengths that a payload's header cannot count."""
+        object.__setattr__(self, "sizes", tuple(int(size) for size in self.sizes))
+        if any(size < 0 for size in self.sizes) or sum(self.sizes) > MAX_COUNT:
+            raise UsageError(f"layers must have 0 to {MAX_COUNT} floats together, not {self.sizes[:8]}")
+
+    @classmethod
+    def flat(cls, count: int) -> Layout:
+        """Return the layout of a vector that is one layer."""
+        return cls((count,))
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """The start of each layer, then the end of the last one: len(sizes) + 1 numbers."""
+        return (0, *accumulate(self.sizes))
+
+    @cached_property
+    def count(self) -> int:
+        """Floats in all layers."""
+        return self.offsets[-1]
+
+    def split(self, values: Float32Array) -> list[Float32Array]:
+        """Return views of the layers of a vector."""
+        return np.split(values, self.offsets[1:-1])
+
+    def groups(self, bucket: int = 0) -> Int64Array:
+        """Return the start of each group, then the end of the last one: int64[g + 1].
+
+        A group is a layer, or with ``bucket`` > 0 at most ``bucket`` consecutive floats of a layer. No group is empty.
+        """
+        starts = [
+            np.arange(first, first + size, bucket or max(size, 1), dtype=np.int64)
+            for first, size in zip(self.offsets[:-1], self.sizes, strict=True)
+        ]
+        return np.concatenate((*starts, np.array([self.count], np.int64)))
 
 
 @dataclass
@@ -139,8 +187,7 @@ class Compressor(abc.ABC):
         CodecError refuses octets that this compressor cannot have made, and values that are not finite.
         """
         values = self._decode(body_of(payload, layout, self.method_id, self.flags), layout)
-        if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
-            first = int(np.flatnonzero(~np.isfinite(values))[0])
+        if (first := first_not_finite(values)) is not None:
             raise CodecError(f"value {first} of the payload is not finite: no encoder sends one")
         return values
 
@@ -214,10 +261,16 @@ def body_of(payload: Uint8Array, layout: Layout, method_id: MethodId, flags: int
     return payload[HEADER_OCTETS:]
 
 
+def first_not_finite(values: Float32Array) -> int | None:
+    """Return the index of the first NaN or infinity."""
+    if largest_word(values.view(np.uint32)) < INFINITY_WORD:
+        return None
+    return int(np.flatnonzero(~np.isfinite(values))[0])
+
+
 def require_finite(values: Float32Array, what: str) -> None:
     """Refuse NaN and infinities; the error names the first index."""
-    if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
-        first = int(np.flatnonzero(~np.isfinite(values))[0])
+    if (first := first_not_finite(values)) is not None:
         raise NotFiniteError(f"{what} is not finite: value {first} is {values[first]}; nothing was encoded")
 
 

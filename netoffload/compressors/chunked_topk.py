@@ -34,8 +34,7 @@ from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uin
 from netoffload.compiled.halves import narrow_bf16, widen_bf16
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import load_u32, store_u32, whole
-from netoffload.compressors.base import HEADER_OCTETS, Compressor, MethodId, State, empty_payload
-from netoffload.compressors.layout import Layout
+from netoffload.compressors.base import HEADER_OCTETS, Compressor, Layout, MethodId, State, empty_payload
 from netoffload.compressors.packing import SLACK, padded
 from netoffload.errors import CodecError, UsageError
 
@@ -77,12 +76,6 @@ class ChunkedTopK(Compressor):
     def make_state(self, layout: Layout, *, seed: int = 0, rank: int = 0, error_feedback: bool = True) -> State:
         """Return the state before the first call; it always has a residual, which is part of the method."""
         return super().make_state(layout, seed=seed, rank=rank, error_feedback=True)
-
-    def wire_size(self, values: Float32Array, state: State) -> int:
-        """See :meth:`Compressor.wire_size`; it depends on the layout only."""
-        self._source(values, state)
-        groups = self._groups(state.layout)
-        return HEADER_OCTETS + _PARAMETERS.size + 4 * groups.sent.size + int(groups.streams[-1])
 
     def _sent(self, payload: Uint8Array, source: Float32Array, state: State) -> Uint8Array:
         payload = super()._sent(payload, source, state)

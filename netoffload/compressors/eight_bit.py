@@ -29,14 +29,14 @@ from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import bits_float32
 from netoffload.compressors.base import (
     HEADER_OCTETS,
-    INFINITY_WORD,
     Compressor,
+    Layout,
     MethodId,
     State,
     empty_payload,
+    first_not_finite,
     largest_word,
 )
-from netoffload.compressors.layout import Layout
 from netoffload.compressors.scalers import scalers_of
 from netoffload.compressors.tables import CELL_SHIFT, TYPES, Table, table_of
 from netoffload.config import check_choice
@@ -96,8 +96,7 @@ class EightBit(Compressor):
         values = np.empty(layout.count, np.float32)
         octets = body[body.size - layout.count :]
         decode_groups(octets, self._groups(layout), scalers, self.norm == "max", self.table.values, values)
-        if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
-            first = int(np.flatnonzero(~np.isfinite(values))[0])
+        if (first := first_not_finite(values)) is not None:
             raise CodecError(f"octet {first}, {octets[first]:#04x}, is not of the type {self.type}")
         return values
 

@@ -17,8 +17,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from netoffload.compiled.arrays import Float32Array, Uint8Array
-from netoffload.compressors.base import HEADER_OCTETS, Compressor, MethodId, State, empty_payload
-from netoffload.compressors.layout import Layout
+from netoffload.compressors.base import HEADER_OCTETS, Compressor, Layout, MethodId, State, empty_payload
 from netoffload.config import BOUND_K_DEFAULT, check_bound_k, check_choice
 from netoffload.errors import CodecError, UsageError
 

@@ -33,8 +33,15 @@ from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uin
 from netoffload.compiled.jit import kernel
 from netoffload.compiled.octets import whole
 from netoffload.compressors import elias, packing
-from netoffload.compressors.base import HEADER_OCTETS, Compressor, MethodId, State, empty_payload, require_finite
-from netoffload.compressors.layout import Layout
+from netoffload.compressors.base import (
+    HEADER_OCTETS,
+    Compressor,
+    Layout,
+    MethodId,
+    State,
+    empty_payload,
+    require_finite,
+)
 from netoffload.compressors.packing import Codes
 from netoffload.compressors.rounding import MAX_LEVEL, round_to_levels, values_of_levels
 from netoffload.compressors.scalers import Bounds, Scale, group_scalers, scalers_of

@@ -13,9 +13,8 @@ from typing import Any, Final, cast
 from netoffload.compressors.base import Compressor
 from netoffload.compressors.chunked_topk import ChunkedTopK
 from netoffload.compressors.eight_bit import EightBit
-from netoffload.compressors.halves import Half
 from netoffload.compressors.libraries import General
-from netoffload.compressors.nic import Nic, NoCompression
+from netoffload.compressors.nic import Half, Nic, NoCompression
 from netoffload.compressors.qsgd import Qsgd
 from netoffload.compressors.terngrad import TernGrad
 from netoffload.compressors.thresholds import Bgt, Qgt, Wgt

@@ -29,6 +29,7 @@ from netoffload.compressors import packing
 from netoffload.compressors.base import (
     HEADER_OCTETS,
     Compressor,
+    Layout,
     MethodId,
     State,
     body_of,
@@ -36,7 +37,6 @@ from netoffload.compressors.base import (
     require_finite,
     write_header,
 )
-from netoffload.compressors.layout import Layout
 from netoffload.compressors.packing import Codes
 from netoffload.compressors.rounding import round_to_levels, values_of_levels
 from netoffload.compressors.scalers import Bounds, Scale, clip_groups, group_scalers, scalers_of

@@ -35,8 +35,7 @@ import numpy as np
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compressors import sparse
-from netoffload.compressors.base import HEADER_OCTETS, Compressor, MethodId, State, empty_payload
-from netoffload.compressors.layout import Layout
+from netoffload.compressors.base import HEADER_OCTETS, Compressor, Layout, MethodId, State, empty_payload
 from netoffload.errors import CodecError, UsageError
 
 THRESHOLD_BITS: Final = 12

@@ -27,8 +27,7 @@ import numpy as np
 
 from netoffload.codec_specs import SPECS, CodecId, Exact
 from netoffload.compiled.arrays import Float32Array
-from netoffload.compressors.halves import Half
-from netoffload.compressors.nic import Nic
+from netoffload.compressors.nic import Half, Nic
 from netoffload.errors import UsageError
 from netoffload.methods.base import MethodSpec
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from netoffload.collectives.samples import gradient_of
 from netoffload.compiled.arrays import Float32Array, Float64Array
-from netoffload.compressors.layout import Layout
+from netoffload.compressors.base import Layout
 from netoffload.compressors.qsgd import Qsgd
 from netoffload.compressors.scalers import clip_groups
 from netoffload.compressors.terngrad import TernarySum, TernGrad

@@ -10,8 +10,8 @@ from netoffload.compiled.halves import narrow_bf16, narrow_fp16
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Compressor, Layout, libraries, registry
 from netoffload.compressors.base import HEADER_OCTETS
-from netoffload.compressors.halves import OVERFLOWS, Half
 from netoffload.compressors.libraries import General
+from netoffload.compressors.nic import OVERFLOWS, Half
 from netoffload.errors import CodecError, UsageError
 from netoffload.lab.bench.compressors import specs
 from tests.compressors.oracles import halves_exact
