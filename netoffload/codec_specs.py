@@ -5,18 +5,8 @@ bitmap that NICs exchange, the choice of kernels, the list of the hardware model
 A member of :class:`CodecId` without a row fails at import, and so does a row without kernels or without an oracle.
 
 All codecs share the burst: eight floats become a whole number of octets, and a float's code depends on that float
-alone (``netoffload.codec``). There are five forms:
-
-=================  ================================================================================================
-:class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are in ``netoffload.codec.tagged``
-:class:`Packed`    64 floats are a group: masks of the floats that are not 0, and their codes, all as wide as the widest
-                   of them. The kernels are in ``netoffload.codec.packed``
-:class:`Exact`     64 values are a group: their exponents, as distances below the largest, and the rest of their bits.
-                   The kernels are in ``netoffload.codec.exact``
-:class:`Cut`       the most significant bits of every float, the same number for each
-:class:`Made`      a code of the same number of bits for every float. The row has the integer arithmetic of one float,
-                   and ``netoffload.codec.fixed`` makes the kernels from it
-=================  ================================================================================================
+alone (``netoffload.codec``). There are five forms: :class:`Tagged`, :class:`Packed`, :class:`Exact`, :class:`Cut` and
+:class:`Made`, whose kernels ``netoffload.codec.fixed`` makes from a row's integer arithmetic of one float.
 
 A new codec without tags needs its member and row here, and its oracle in ``netoffload.codec.reference``; a codec that
 only cuts bits off needs no oracle. A tagged codec also needs its arithmetic in ``netoffload.codec.tagged``. A codec of

@@ -21,7 +21,7 @@ Only imported where the CPU has the instructions: LLVM aborts the process otherw
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
@@ -31,9 +31,9 @@ from netoffload.codec import avx2, vectors
 from netoffload.codec.avx2 import bmi2
 from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
 from netoffload.codec.exact import Moves, threes, words_of_threes
-from netoffload.codec.packed import GROUP, WIDTH_BITS, WIDTH_MAX, GroupGetter, GroupPutter, Groups
+from netoffload.codec.packed import GROUP, WIDTH_BITS, WIDTH_MAX, Groups, codes_of_fields, fields_of_codes
 from netoffload.codec.scalar import ESCAPE16, LIMITS, Limits
-from netoffload.codec.vectors import I8, I16, I32, I64, call, words
+from netoffload.codec.vectors import I8, I16, I32, I64, OCTETS, call, every, words
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits, held
 from netoffload.compiled.jit import inlined_with
@@ -83,7 +83,6 @@ ISA: Final = avx2.ISA._replace(put_bursts=_put_bursts, bursts=2)
 
 _QUARTER: Final = GROUP // 4
 _WORDS: Final = ir.VectorType(I32, _QUARTER)
-_GROUP_OCTETS: Final = ir.VectorType(I8, GROUP)
 _GROUP_LANES: Final = ir.VectorType(ir.IntType(1), GROUP)
 _LAST_BITS: Final = 0x8080808080808080
 _OTHER_BITS: Final = 0x7F7F7F7F7F7F7F7F
@@ -111,20 +110,16 @@ _FIRST_BITS: Final = _by_width(lambda w, octet: w * (octet % 8) + (0 if w == WID
 
 
 def _row(builder: Builder, name: str, rows: Uint8Array, width: Value) -> Value:
-    return vectors.entry(builder, vectors.table(builder, name, rows), width, _GROUP_OCTETS, GROUP)
-
-
-def _all(value: int) -> ir.Constant:
-    return ir.Constant(_GROUP_OCTETS, [value] * GROUP)
+    return vectors.entry(builder, vectors.table(builder, name, rows), width, OCTETS, GROUP)
 
 
 def _low_octets(builder: Builder, value: Value) -> Value:
     """Return 64 octets, each the low end of an i64."""
-    return vectors.all_lanes(builder, builder.trunc(value, I8), _GROUP_OCTETS)
+    return vectors.all_lanes(builder, builder.trunc(value, I8), OCTETS)
 
 
 def _permuted(builder: Builder, octets: Value, order: Value) -> Value:
-    return call(builder, "llvm.x86.avx512.permvar.qi.512", _GROUP_OCTETS, octets, order)
+    return call(builder, "llvm.x86.avx512.permvar.qi.512", OCTETS, octets, order)
 
 
 def _full_octets(builder: Builder, top_bits: Value) -> Value:
@@ -163,15 +158,13 @@ def _folded(builder: Builder, fields: Value, width: Value) -> Value:
 
 def _put_fields(builder: Builder, octets: Value, at: Value, codes: Value, lanes: Value) -> Value:
     """Store the width and the fields of a group; with fields of 8 bits, the last one may begin behind 64 octets."""
-    all_fields = builder.or_(
-        builder.shl(builder.sub(builder.and_(codes, _all(0x7F)), _all(1)), _all(1)), builder.lshr(codes, _all(7))
-    )
-    fields = call(builder, "llvm.x86.avx512.mask.compress.v64i8", _GROUP_OCTETS, all_fields, _all(0), lanes)
+    all_fields = fields_of_codes(builder, codes)
+    fields = call(builder, "llvm.x86.avx512.mask.compress.v64i8", OCTETS, all_fields, every(0), lanes)
     union = call(builder, "llvm.vector.reduce.or.v64i8", I8, fields)
     leading = builder.ctlz(builder.or_(union, I8(1)), ir.IntType(1)(1))
     width = builder.zext(builder.sub(I8(8), leading), I64)
     row = _row(builder, "together", _TOGETHER, width)
-    folded = builder.bitcast(_folded(builder, fields, width), _GROUP_OCTETS)
+    folded = builder.bitcast(_folded(builder, fields, width), OCTETS)
     together = builder.bitcast(_permuted(builder, folded, row), _EIGHT_WORDS)
     is_whole = builder.icmp_unsigned("==", width, I64(WIDTH_MAX))
     shift = builder.select(is_whole, I64(8), I64(WIDTH_BITS))
@@ -187,7 +180,7 @@ def _put_fields(builder: Builder, octets: Value, at: Value, codes: Value, lanes:
     return builder.lshr(builder.add(bits, I64(WIDTH_BITS + 7)), I64(3))
 
 
-def _make_put(*, full: bool) -> GroupPutter:
+def _make_put(*, full: bool) -> Any:
     @emits(types.UniTuple(types.int64, 4), ARRAY, types.int64, types.int64, LIMITS, ARRAY, types.int64)
     def put(
         builder: Builder, source: Value, source_at: Value, count: Value, limits: Value, target: Value, target_at: Value
@@ -209,7 +202,7 @@ def _make_put(*, full: bool) -> GroupPutter:
         length = _put_fields(builder, target, codes_at, vectors.join(builder, octets), joined[0])
         return [builder.sub(builder.add(codes_at, length), target_at), *bits]
 
-    return cast(GroupPutter, put)
+    return put
 
 
 @emits(types.UniTuple(types.int64, 3), ARRAY, types.int64)
@@ -221,7 +214,7 @@ def _read_masks(builder: Builder, payload: Value, at: Value) -> list[Value]:
     return [present, lanes, builder.zext(builder.icmp_unsigned("==", _octets_not_0(builder, lanes), tops), I64)]
 
 
-def _make_get(*, full: bool) -> GroupGetter:
+def _make_get(*, full: bool) -> Any:
     three = types.UniTuple(types.int64, 3)
 
     @emits(three, ARRAY, types.int64, three, types.float32, ARRAY, types.int64)
@@ -230,29 +223,28 @@ def _make_get(*, full: bool) -> GroupGetter:
     ) -> list[Value]:
         width, lanes, count = vectors.members(builder, group)
         is_whole = builder.zext(builder.icmp_unsigned("==", width, I64(WIDTH_MAX)), I64)
-        stored = vectors.load(builder, payload, builder.add(fields_at, is_whole), _GROUP_OCTETS)
+        stored = vectors.load(builder, payload, builder.add(fields_at, is_whole), OCTETS)
         apart = _permuted(builder, stored, _row(builder, "apart", _APART, width))
         first_bits = _row(builder, "first_bits", _FIRST_BITS, width)
-        bits = call(builder, "llvm.x86.avx512.pmultishift.qb.512", _GROUP_OCTETS, first_bits, apart)
+        bits = call(builder, "llvm.x86.avx512.pmultishift.qb.512", OCTETS, first_bits, apart)
         top = builder.shl(I64(1), builder.sub(width, I64(1)))
-        tops = builder.icmp_unsigned("!=", builder.and_(bits, _low_octets(builder, top)), _all(0))
+        tops = builder.icmp_unsigned("!=", builder.and_(bits, _low_octets(builder, top)), every(0))
         kept = _low_octets(builder, builder.sub(builder.shl(top, I64(1)), I64(1)))
         fields = builder.and_(bits, kept)
-        magnitudes = builder.and_(builder.add(builder.lshr(fields, _all(1)), _all(1)), _all(0x7F))
-        codes, escapes = _spread(builder, builder.or_(magnitudes, builder.shl(fields, _all(7))), lanes)
+        codes, escapes = _spread(builder, codes_of_fields(builder, fields), lanes)
         _put_floats(builder, target, target_at, codes, unit8, None if full else count)
         among = builder.lshr(I64(-1), builder.sub(I64(GROUP), builder.ctpop(lanes)))
         return [*escapes, builder.and_(builder.bitcast(tops, I64), among)]
 
-    return cast(GroupGetter, get)
+    return get
 
 
 def _spread(builder: Builder, codes: Value, lanes: Value) -> tuple[Value, list[Value]]:
     """Return the first codes in their ``lanes`` (i64), with 0 elsewhere, and the lanes of escapes to 16 and 32 bits."""
     there = builder.bitcast(lanes, _GROUP_LANES)
-    codes = call(builder, "llvm.x86.avx512.mask.expand.v64i8", _GROUP_OCTETS, codes, _all(0), there)
-    escapes16 = builder.icmp_unsigned("==", codes, _all(ESCAPE16))
-    zeros = builder.icmp_unsigned("==", codes, _all(0))
+    codes = call(builder, "llvm.x86.avx512.mask.expand.v64i8", OCTETS, codes, every(0), there)
+    escapes16 = builder.icmp_unsigned("==", codes, every(ESCAPE16))
+    zeros = builder.icmp_unsigned("==", codes, every(0))
     return codes, [builder.bitcast(escapes16, I64), builder.and_(builder.bitcast(zeros, I64), lanes)]
 
 
@@ -294,15 +286,15 @@ GROUPS: Final = Groups(_put, _read_masks, _get)
 
 def _put_octets(builder: Builder, target: Value, at: Value, octets: Value, mask: Value) -> Value:
     lanes = builder.bitcast(mask, _GROUP_LANES)
-    kept = call(builder, "llvm.x86.avx512.mask.compress.v64i8", _GROUP_OCTETS, octets, _all(0), lanes)
+    kept = call(builder, "llvm.x86.avx512.mask.compress.v64i8", OCTETS, octets, every(0), lanes)
     vectors.store(builder, kept, target, at)
     return builder.add(at, builder.ctpop(mask))
 
 
 def _get_octets(builder: Builder, octets: Value, at: Value, mask: Value) -> Value:
-    loaded = vectors.load(builder, octets, at, _GROUP_OCTETS)
+    loaded = vectors.load(builder, octets, at, OCTETS)
     lanes = builder.bitcast(mask, _GROUP_LANES)
-    return call(builder, "llvm.x86.avx512.mask.expand.v64i8", _GROUP_OCTETS, loaded, _all(0), lanes)
+    return call(builder, "llvm.x86.avx512.mask.expand.v64i8", OCTETS, loaded, every(0), lanes)
 
 
 _NO_WORDS: Final = words(0, lanes=_QUARTER)

@@ -14,10 +14,11 @@ kernel                  contract
 ======================  ==============================================================================
 """
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
-from netoffload.compiled.arrays import Int64Array
-from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
+from netoffload.compiled.jit import inline_kernel, inlined_with
 from netoffload.wire.offload import BURST_FLOATS
 
 LANES: Final = BURST_FLOATS
@@ -61,3 +62,23 @@ def add_classes(classes: Int64Array, floats: int, codes_len: int, in16: int, in3
     classes[1] += in8 - in16
     classes[2] += in16 - in32
     classes[3] += in32
+
+
+@inlined_with
+def decode_halves(
+    decode: Callable[..., int],
+    coded: Stretch,
+    count: int,
+    middle: Middle,
+    parameter: Any,
+    target: Uint8Array,
+    target_at: int,
+) -> int:
+    """``decode_halves``: one half after the other; each is a complete payload."""
+    first, floats = middle
+    octets, at = coded.octets, coded.at
+    if decode(octets, at, first, floats, parameter, target, target_at) != first:
+        return MALFORMED
+    to, left = target_at + 4 * floats, count - floats
+    rest = decode(octets, at + first, coded.length - first, left, parameter, target, to)
+    return MALFORMED if rest == MALFORMED else first + rest

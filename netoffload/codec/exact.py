@@ -25,7 +25,8 @@ from numba import types
 from netoffload.codec import interpreted, vectors
 from netoffload.codec.bursts import BURST_LEN, ENCODE_SLACK, LANES, MALFORMED
 from netoffload.codec.packed import GROUP
-from netoffload.codec.vectors import I8, I16, I32, I64, Isa, call, words
+from netoffload.codec.reference import BF16, FLOAT32, NARROW
+from netoffload.codec.vectors import I8, I16, I32, I64, OCTETS, Isa, call, every, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits, held
 from netoffload.compiled.jit import JIT_DISABLED, compiled_with, inline_kernel, inlined_with
@@ -33,11 +34,6 @@ from netoffload.compiled.octets import clear_octets, copy_octets, load_u64, popc
 
 LOOK: Final = 4096
 """Words after which the encoder chooses the type of values again."""
-
-FLOAT32: Final = 0
-NARROW: Final = 1
-"""Float32 with zeros in the low half."""
-BF16: Final = 2
 
 ZEROS: Final = 0x00
 RAW: Final = 0x40
@@ -50,7 +46,6 @@ _FILLED_LEN: Final = 4 * GROUP
 _FILLED_AT: Final = ENCODE_SLACK - _FILLED_LEN
 """Where in the slack a short group is filled up: beyond what the group itself takes, with 64 octets to spare."""
 
-_OCTETS: Final = ir.VectorType(I8, GROUP)
 _HALVES: Final = ir.VectorType(I16, GROUP)
 _PAIRS: Final = ir.VectorType(I16, GROUP // 2)
 _QUARTER: Final = GROUP // 4
@@ -60,12 +55,10 @@ Seen: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
 exponents of values that are not 0 escape."""
 
 _SEEN: Final = types.UniTuple(types.int64, 9)
-
-Got: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int]
-"""Six planes, which exponents escape, which values are not 0, the largest exponent, octets of the group's values."""
-
-Planned: TypeAlias = tuple[int, int, int, int, int]
+_PLANNED: Final = types.UniTuple(types.int64, 5)
 """The largest exponent, the width, octets of a plane, which exponents escape, which values are not 0."""
+_GOT: Final = types.UniTuple(types.int64, 10)
+"""Six planes, which exponents escape, which values are not 0, the largest exponent, octets of the group's values."""
 
 
 class Moves(NamedTuple):
@@ -312,10 +305,6 @@ def _by_form(make: Callable[[Moves, int], Any], moves: Moves, twin: Any) -> Any:
     return of_form
 
 
-def _all(value: int, vector: ir.VectorType = _OCTETS) -> ir.Constant:
-    return ir.Constant(vector, [value] * vector.count)
-
-
 def _narrowed(builder: Builder, parts: Sequence[Value]) -> Value:
     """Return the low octets of 64 values."""
     return vectors.join(builder, [builder.trunc(one, ir.VectorType(I8, one.type.count)) for one in parts])
@@ -330,7 +319,7 @@ def _load(builder: Builder, form: int, source: Value, at: Value) -> list[Value]:
 
 def _exponents(builder: Builder, form: int, values: Sequence[Value]) -> Value:
     """Return the exponents of 64 values, an octet each."""
-    octets = [builder.bitcast(builder.shl(one, _all(1, one.type)), _OCTETS) for one in values]
+    octets = [builder.bitcast(builder.shl(one, every(1, one.type)), OCTETS) for one in values]
     value_len = 2 if form == BF16 else 4
     lasts = [octet for octet in range(2 * GROUP) if octet % value_len == value_len - 1]
     order = words(*lasts, lanes=len(lasts))
@@ -342,7 +331,7 @@ def _rotated(builder: Builder, value: Value, bits: int) -> Value:
     """Return lanes rotated left."""
     element = value.type.element
     name = f"llvm.fshl.v{value.type.count}i{element.width}"
-    return call(builder, name, value.type, value, value, _all(bits, value.type))
+    return call(builder, name, value.type, value, value, every(bits, value.type))
 
 
 def _looker(moves: Moves, form: int) -> Any:
@@ -352,16 +341,16 @@ def _looker(moves: Moves, form: int) -> Any:
     def look(builder: Builder, source: Value, at: Value) -> list[Value]:
         values = _load(builder, form, source, at)
         exponents = _exponents(builder, form, values)
-        not_0 = vectors.join(builder, [builder.icmp_unsigned("!=", one, _all(0, one.type)) for one in values])
+        not_0 = vectors.join(builder, [builder.icmp_unsigned("!=", one, every(0, one.type)) for one in values])
         low = I64(1)
         if form != BF16:
             union = reduce(builder.or_, values)
-            low_bits = builder.icmp_unsigned("!=", builder.and_(union, _all(0xFFFF, union.type)), _all(0, union.type))
+            low_bits = builder.icmp_unsigned("!=", builder.and_(union, every(0xFFFF, union.type)), every(0, union.type))
             low = vectors.bits_of_plane(builder, low_bits)
         top = call(builder, f"llvm.vector.reduce.umax.v{GROUP}i8", I8, exponents)
-        distances = builder.sub(vectors.all_lanes(builder, top, _OCTETS), exponents)
+        distances = builder.sub(vectors.all_lanes(builder, top, OCTETS), exponents)
         there = moves.bits(builder, not_0)
-        over = [builder.icmp_unsigned(">=", distances, _all((1 << width) - 1)) for width in range(1, WIDTH_MAX + 1)]
+        over = [builder.icmp_unsigned(">=", distances, every((1 << width) - 1)) for width in range(1, WIDTH_MAX + 1)]
         escapes = [builder.and_(moves.bits(builder, plane), there) for plane in over]
         return [there, builder.zext(top, I64), low, *escapes]
 
@@ -371,20 +360,20 @@ def _looker(moves: Moves, form: int) -> Any:
 def _putter(moves: Moves, form: int) -> Any:
     """Return what stores planes, exponents that escape, and rests of the values of a type."""
 
-    @emits(types.none, ARRAY, types.int64, types.UniTuple(types.int64, 5), ARRAY, types.int64)
+    @emits(types.none, ARRAY, types.int64, _PLANNED, ARRAY, types.int64)
     def put(builder: Builder, source: Value, first: Value, planned: Value, target: Value, at: Value) -> None:
         values = _load(builder, form, source, first)
         exponents = _exponents(builder, form, values)
         top, width, plane_len, escapes, there = vectors.members(builder, planned)
-        distances = builder.sub(vectors.all_lanes(builder, builder.trunc(top, I8), _OCTETS), exponents)
+        distances = builder.sub(vectors.all_lanes(builder, builder.trunc(top, I8), OCTETS), exponents)
         largest = builder.trunc(builder.sub(builder.shl(I64(1), width), I64(1)), I8)
-        largest = vectors.all_lanes(builder, largest, _OCTETS)
-        pairs = builder.bitcast(call(builder, f"llvm.umin.v{GROUP}i8", _OCTETS, distances, largest), _PAIRS)
+        largest = vectors.all_lanes(builder, largest, OCTETS)
+        pairs = builder.bitcast(call(builder, f"llvm.umin.v{GROUP}i8", OCTETS, distances, largest), _PAIRS)
 
         def put_planes(bits: range) -> None:
             """Store planes one after the other; those beyond the width are overwritten by what follows."""
-            signs = [builder.bitcast(builder.shl(pairs, _all(7 - bit, _PAIRS)), _OCTETS) for bit in bits]
-            planes = [builder.bitcast(builder.icmp_signed("<", sign, _all(0)), I64) for sign in signs]
+            signs = [builder.bitcast(builder.shl(pairs, every(7 - bit, _PAIRS)), OCTETS) for bit in bits]
+            planes = [builder.bitcast(builder.icmp_signed("<", sign, every(0)), I64) for sign in signs]
             for bit, plane in zip(bits, moves.squeeze_bits(builder, planes, there), strict=True):
                 vectors.store(builder, plane, target, builder.add(at, builder.mul(plane_len, I64(bit))))
 
@@ -397,7 +386,7 @@ def _putter(moves: Moves, form: int) -> Any:
             moves.put_words(builder, target, rests_at, rotated, there)
             return
         if form == NARROW:  # the sign is the lowest bit, and the mantissa's upper bits are 17 to 23
-            rotated = [builder.or_(one, builder.lshr(one, _all(16, one.type))) for one in rotated]
+            rotated = [builder.or_(one, builder.lshr(one, every(16, one.type))) for one in rotated]
         moves.put_octets(builder, target, rests_at, _narrowed(builder, rotated), there)
 
     return put
@@ -406,32 +395,32 @@ def _putter(moves: Moves, form: int) -> Any:
 def _getter(moves: Moves, form: int) -> Any:
     """Return what stores the values of a type, whole bursts, from the place of the escapes and the planes."""
 
-    @emits(types.none, ARRAY, types.int64, types.UniTuple(types.int64, 10), ARRAY, types.int64)
+    @emits(types.none, ARRAY, types.int64, _GOT, ARRAY, types.int64)
     def get(builder: Builder, octets: Value, at: Value, got: Value, target: Value, target_at: Value) -> None:
         *planes, escapes, there, top, length = vectors.members(builder, got)
-        exponents = vectors.all_lanes(builder, builder.trunc(top, I8), _OCTETS)
+        exponents = vectors.all_lanes(builder, builder.trunc(top, I8), OCTETS)
         for bit, plane in enumerate(planes):
-            weight = builder.select(moves.lanes(builder, plane), _all(1 << bit), _all(0))
+            weight = builder.select(moves.lanes(builder, plane), every(1 << bit), every(0))
             exponents = builder.sub(exponents, weight)
         escaped = moves.get_octets(builder, octets, at, escapes)
         exponents = builder.select(moves.lanes(builder, escapes), escaped, exponents)
-        exponents = builder.select(moves.lanes(builder, there), exponents, _all(0))
+        exponents = builder.select(moves.lanes(builder, there), exponents, every(0))
         rest_at = builder.add(at, builder.ctpop(escapes))
         if form == FLOAT32:
             rests = moves.get_words(builder, octets, rest_at, there)
             values = []
             for number, rest in enumerate(rests):
                 tops = builder.zext(vectors.part(builder, exponents, number, _QUARTER), rest.type)
-                value = builder.or_(builder.shl(tops, _all(24, rest.type)), rest)
+                value = builder.or_(builder.shl(tops, every(24, rest.type)), rest)
                 values.append(_rotated(builder, value, 31))
         else:
             rests = builder.zext(moves.get_octets(builder, octets, rest_at, there), _HALVES)
-            tops = builder.shl(builder.zext(exponents, _HALVES), _all(8, _HALVES))
+            tops = builder.shl(builder.zext(exponents, _HALVES), every(8, _HALVES))
             halves = _rotated(builder, builder.or_(tops, rests), 15)
             values = [vectors.part(builder, halves, number, _QUARTER) for number in range(4)]
             if form == NARROW:
                 kind = ir.VectorType(I32, _QUARTER)
-                values = [builder.shl(builder.zext(one, kind), _all(16, kind)) for one in values]
+                values = [builder.shl(builder.zext(one, kind), every(16, kind)) for one in values]
         _store(builder, values, target, target_at, length)
 
     return get
@@ -488,13 +477,13 @@ def moves_by_bursts(
                 word = isa.spread(builder, vectors.load(builder, payload, cursor, I64), here)
                 bursts = builder.insert_element(bursts, word, I32(number))
                 cursor = builder.add(cursor, builder.ctpop(here))
-            return [builder.bitcast(bursts, _OCTETS)]
+            return [builder.bitcast(bursts, OCTETS)]
 
         def get_some() -> list[Value]:
-            return _either(builder, builder.icmp_unsigned("==", mask, I64(0)), lambda: [_all(0)], get_bursts)
+            return _either(builder, builder.icmp_unsigned("==", mask, I64(0)), lambda: [every(0)], get_bursts)
 
         def get_all() -> list[Value]:
-            return [vectors.load(builder, payload, at, _OCTETS)]
+            return [vectors.load(builder, payload, at, OCTETS)]
 
         return _either(builder, _is_all(builder, mask), get_all, get_some)[0]
 
@@ -570,8 +559,8 @@ def _lanes_of(builder: Builder, mask: Value) -> Value:
     octets = builder.bitcast(mask, ir.VectorType(I8, 8))
     order = words(*(lane // 8 for lane in range(GROUP)), lanes=GROUP)
     repeated = builder.shuffle_vector(octets, ir.Constant(octets.type, ir.Undefined), order)
-    bits = ir.Constant(_OCTETS, [1 << lane % 8 for lane in range(GROUP)])
-    return builder.icmp_unsigned("!=", builder.and_(repeated, bits), _all(0))
+    bits = ir.Constant(OCTETS, [1 << lane % 8 for lane in range(GROUP)])
+    return builder.icmp_unsigned("!=", builder.and_(repeated, bits), every(0))
 
 
 def _bits_of(builder: Builder, lanes: Value) -> Value:

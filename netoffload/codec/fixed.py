@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from netoffload.codec.bursts import LANES, MALFORMED, Middle
+from netoffload.codec.bursts import LANES, MALFORMED
 from netoffload.codec_specs import Cut, Made
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array, Uint32Array
 from netoffload.compiled.jit import inline_kernel, inlined_with
@@ -117,23 +117,6 @@ def decode(
         code = _get_code(bits, coded.octets, coded.at + index // LANES * bits, index % LANES)
         store_u32(target, target_at + 4 * index, to_word(code, bound_k))
     return length
-
-
-@inlined_with
-def decode_halves(
-    decode: Callable[..., int],
-    bits: int,
-    bound_k: int,
-    coded: Stretch,
-    count: int,
-    middle: Middle,
-    target: Uint8Array,
-    target_at: int,
-) -> int:
-    """``decode_halves``: all bursts are equally long, so the middle is only checked."""
-    if middle.octets != middle.floats // LANES * bits:
-        return MALFORMED
-    return decode(coded.octets, coded.at, coded.length, count, bound_k, target, target_at)
 
 
 @inlined_with

@@ -6,12 +6,12 @@ time, so the *limits* of a bound are the bound itself.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from netoffload.codec.bursts import LANES, TAGS_LEN
-from netoffload.codec.reference import TAG_OCTETS, Oracle, compress_bounded, pack, pack_groups
+from netoffload.codec.reference import BF16, FLOAT32, NARROW, TAG_OCTETS, Oracle, compress_bounded, pack, pack_groups
 from netoffload.codec.scalar import UNIT16, decode_short
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
 from netoffload.compiled.octets import load_u16, load_u32, popcount_u64, store_u16, store_u32, store_u64, u8
@@ -112,12 +112,6 @@ def get_group(
     return _mask(field == 255 for field in fields), _mask(field == 254 for field in fields), max(fields) >> width - 1
 
 
-_GROUP: Final = 64
-_FLOAT32: Final = 0
-_NARROW: Final = 1
-_BF16: Final = 2
-
-
 def spread_bits(word: int, mask: int) -> int:
     """Spread the low bits of a word over the bits of a mask."""
     return sum((word >> at & 1) << bit for at, bit in enumerate(bit for bit in range(64) if mask >> bit & 1))
@@ -125,19 +119,19 @@ def spread_bits(word: int, mask: int) -> int:
 
 def _exact_values(form: int, source: Uint8Array, first: int) -> list[int]:
     """Return 64 values, each with its exponent above the rest: a float32 has 24 bits of it, else there are 8."""
-    if form == _FLOAT32:
-        full = [load_u32(source, first + 4 * lane) for lane in range(_GROUP)]
+    if form == FLOAT32:
+        full = [load_u32(source, first + 4 * lane) for lane in range(64)]
         return [(word << 1 | word >> 31) & 0xFFFFFFFF for word in full]
-    step, offset = (2, 0) if form == _BF16 else (4, 2)
-    halves = [load_u16(source, first + step * lane + offset) for lane in range(_GROUP)]
+    step, offset = (2, 0) if form == BF16 else (4, 2)
+    halves = [load_u16(source, first + step * lane + offset) for lane in range(64)]
     return [(half << 1 | half >> 15) & 0xFFFF for half in halves]
 
 
 def exact_look(form: int, source: Uint8Array, first: int) -> tuple[int, ...]:
     """What ``netoffload.codec.exact`` sees of a group."""
     values = _exact_values(form, source, first)
-    exponents = [value >> (24 if form == _FLOAT32 else 8) for value in values]
-    low, there = _mask([value & 0x1FFFE for value in values]) if form == _FLOAT32 else 1, _mask(values)
+    exponents = [value >> (24 if form == FLOAT32 else 8) for value in values]
+    low, there = _mask([value & 0x1FFFE for value in values]) if form == FLOAT32 else 1, _mask(values)
     distances = [max(exponents) - one for one in exponents]
     return (
         there,
@@ -150,14 +144,14 @@ def exact_look(form: int, source: Uint8Array, first: int) -> tuple[int, ...]:
 def exact_put(form: int, source: Uint8Array, first: int, planned: Any, target: Uint8Array, at: int) -> None:
     """Store planes, exponents that escape, and rests."""
     top, width, plane_len, escapes, there = planned
-    rest_len = 3 if form == _FLOAT32 else 1
+    rest_len = 3 if form == FLOAT32 else 1
     values = _exact_values(form, source, first)
     kept = [value for lane, value in enumerate(values) if there >> lane & 1]
     distances = [min(top - (value >> 8 * rest_len), 2**width - 1) for value in kept]
     for bit in range(width):
         store_u64(target, at + bit * plane_len, _mask([one >> bit & 1 for one in distances]))
     at += width * plane_len
-    coded = [values[lane] >> 8 * rest_len for lane in range(_GROUP) if escapes >> lane & 1]
+    coded = [values[lane] >> 8 * rest_len for lane in range(64) if escapes >> lane & 1]
     octets = bytes(coded) + b"".join(value.to_bytes(4, "little")[:rest_len] for value in kept)
     target[at : at + len(octets)] = list(octets)
 
@@ -165,8 +159,8 @@ def exact_put(form: int, source: Uint8Array, first: int, planned: Any, target: U
 def exact_get(form: int, octets: Uint8Array, at: int, got: Any, target: Uint8Array, target_at: int) -> None:
     """Store the values of a group from its planes, and from the place of its escapes."""
     *planes, escapes, there, top, length = got
-    rest_len, rest_at = 3 if form == _FLOAT32 else 1, at + popcount_u64(escapes)
-    bits, value_len = 8 + 8 * rest_len, 2 if form == _BF16 else 4
+    rest_len, rest_at = 3 if form == FLOAT32 else 1, at + popcount_u64(escapes)
+    bits, value_len = 8 + 8 * rest_len, 2 if form == BF16 else 4
     for lane in range(length // value_len):
         value = 0
         if there >> lane & 1:
@@ -176,7 +170,7 @@ def exact_get(form: int, octets: Uint8Array, at: int, got: Any, target: Uint8Arr
             value = exponent << 8 * rest_len | load_u32(octets, rest_at) & (1 << 8 * rest_len) - 1
             rest_at += rest_len
             value = value >> 1 | (value & 1) << bits - 1
-        if form == _BF16:
+        if form == BF16:
             store_u16(target, target_at + 2 * lane, value)
         else:
-            store_u32(target, target_at + 4 * lane, value << (16 if form == _NARROW else 0))
+            store_u32(target, target_at + 4 * lane, value << (16 if form == NARROW else 0))

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from netoffload.codec import exact, fixed, packed, scalar, tagged
+from netoffload.codec import bursts, exact, fixed, packed, scalar, tagged
 from netoffload.codec.bursts import DECODE_SLACK as DECODE_SLACK  # "as": for all layers above
 from netoffload.codec.bursts import ENCODE_SLACK as ENCODE_SLACK
 from netoffload.codec.bursts import LANES as LANES
@@ -78,6 +78,13 @@ def _made(name: str, arguments: str, result: str, **uses: Any) -> Callable[..., 
     return kernel(names[name])
 
 
+def _decoders(name: str, result: str, **uses: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return a kernel, and one that decodes one half after the other with it; each half is a complete payload."""
+    decode = _made(f"decode_{name}", _DECODE, result, **uses)
+    halves = "body(decode, {coded}, count, middle, parameter, target, target_at)"
+    return decode, _made(f"decode_{name}_halves", _HALVES, halves, body=bursts.decode_halves, decode=decode)
+
+
 def _primitives_of(variant: str) -> Any:
     """Return the module of an instruction set; without the instructions an import must not happen."""
     return importlib.import_module(f"netoffload.codec.{variant}")
@@ -123,12 +130,11 @@ def _packed_kernels(form: Packed, variant: str) -> Kernels:
     encode = "body(put, limits(bound_k), source, source_at, count, {room}, classes)"
     limits = tagged.limits_of(form.values)
     decoding = "body(read_masks, get, {coded}, count, parameter, target, target_at)"
-    decode = _made(f"decode_{name}", _DECODE, decoding, body=packed.decode, **uses)
-    halves = "body(decode, {coded}, count, middle, parameter, target, target_at)"
+    decode, decode_halves = _decoders(name, decoding, body=packed.decode, **uses)
     return kernels_of(form.values, variant)._replace(
         encode=_made(f"encode_{name}", _ENCODE, encode, body=packed.encode, limits=limits, **uses),
         decode=decode,
-        decode_halves=_made(f"decode_{name}_halves", _HALVES, halves, body=packed.decode_halves, decode=decode),
+        decode_halves=decode_halves,
     )
 
 
@@ -136,13 +142,11 @@ def _exact_kernels(variant: str) -> Kernels:
     name, moves = f"exact_{variant}", _primitives_of(variant).MOVES
     encode = "body(source, source_at, count, {room}, classes)"
     decoding = "body({coded}, count, target, target_at)"
-    decode = _made(f"decode_{name}", _DECODE, decoding, body=exact.decoder(moves))
-    body = packed.decode_halves
-    halves = "body(decode, {coded}, count, middle, parameter, target, target_at)"
+    decode, decode_halves = _decoders(name, decoding, body=exact.decoder(moves))
     return kernels_of(CodecId.NONE, variant)._replace(
         encode=_made(f"encode_{name}", _ENCODE, encode, body=exact.encoder(moves)),
         decode=decode,
-        decode_halves=_made(f"decode_{name}_halves", _HALVES, halves, body=body, decode=decode),
+        decode_halves=decode_halves,
     )
 
 
@@ -155,13 +159,10 @@ def _fixed_kernels(name: str, form: Cut) -> Kernels:
     to_code, to_word = fixed.mappings_of(form)
     encode = "body(to_code, bits, bound_k, source, source_at, count, {room}, classes)"
     decoding = "body(to_word, bits, parameter, {coded}, count, target, target_at)"
-    decode = _made(f"decode_{name}", _DECODE, decoding, body=fixed.decode, to_word=to_word, bits=form.bits)
-    halves = "body(decode, bits, parameter, {coded}, count, middle, target, target_at)"
     round_trip = "body(to_code, to_word, bound_k, source, target)"
     return Kernels(
         _made(f"encode_{name}", _ENCODE, encode, body=fixed.encode, to_code=to_code, bits=form.bits),
-        decode,
-        _made(f"decode_{name}_halves", _HALVES, halves, body=fixed.decode_halves, decode=decode, bits=form.bits),
+        *_decoders(name, decoding, body=fixed.decode, to_word=to_word, bits=form.bits),
         _made(f"round_trip_{name}", _ROUND, round_trip, body=fixed.round_trip, to_code=to_code, to_word=to_word),
         decoding=_bound_itself,
     )

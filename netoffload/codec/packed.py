@@ -12,6 +12,7 @@ a time.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,7 +20,7 @@ from llvmlite import ir
 from numba import types
 
 from netoffload.codec import interpreted, vectors
-from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
+from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED
 from netoffload.codec.scalar import (
     ESCAPE16,
     ESCAPE32,
@@ -306,26 +307,6 @@ def _get_escapes(payload: Stretch, escapes_at: int, in16: int, in32: int, target
     return at - payload.at
 
 
-@inlined_with
-def decode_halves(
-    decode: Callable[..., int],
-    coded: Stretch,
-    count: int,
-    middle: Middle,
-    unit8: np.float32,
-    target: Uint8Array,
-    target_at: int,
-) -> int:
-    """``decode_halves``: one half after the other; each is a complete payload."""
-    first, floats = middle
-    octets, at = coded.octets, coded.at
-    if decode(octets, at, first, floats, unit8, target, target_at) != first:
-        return MALFORMED
-    to, left = target_at + 4 * floats, count - floats
-    rest = decode(octets, at + first, coded.length - first, left, unit8, target, to)
-    return MALFORMED if rest == MALFORMED else first + rest
-
-
 @inline_kernel
 def _fill_of(octets: Uint8Array, fields_at: int, fields_end: int, bits: int) -> int:
     """Return the unused bits of the last octet of ``bits`` bits of fields; with a width of 8, of the width's octet."""
@@ -335,10 +316,6 @@ def _fill_of(octets: Uint8Array, fields_at: int, fields_end: int, bits: int) -> 
 
 
 _OCTETS: Final = ir.VectorType(I8, LANES)
-
-
-def _all(octet: int) -> ir.Constant:
-    return ir.Constant(_OCTETS, [octet] * LANES)
 
 
 def _of_word(emit: Callable[[Builder, Value], Value]) -> Any:
@@ -351,14 +328,18 @@ def _of_word(emit: Callable[[Builder, Value], Value]) -> Any:
     return emits(types.int64, types.int64)(of_word)
 
 
-def _emit_fields(builder: Builder, codes: Value) -> Value:
-    less = builder.shl(builder.sub(builder.and_(codes, _all(127)), _all(1)), _all(1))
-    return builder.or_(less, builder.lshr(codes, _all(7)))
+def fields_of_codes(builder: Builder, codes: Value) -> Value:
+    """Return the fields of codes, an octet each."""
+    every = partial(vectors.every, vector=codes.type)
+    less = builder.shl(builder.sub(builder.and_(codes, every(127)), every(1)), every(1))
+    return builder.or_(less, builder.lshr(codes, every(7)))
 
 
-def _emit_codes(builder: Builder, fields: Value) -> Value:
-    magnitudes = builder.and_(builder.add(builder.lshr(fields, _all(1)), _all(1)), _all(127))
-    return builder.or_(magnitudes, builder.shl(fields, _all(7)))
+def codes_of_fields(builder: Builder, fields: Value) -> Value:
+    """Return the codes of fields, an octet each."""
+    every = partial(vectors.every, vector=fields.type)
+    magnitudes = builder.and_(builder.add(builder.lshr(fields, every(1)), every(1)), every(127))
+    return builder.or_(magnitudes, builder.shl(fields, every(7)))
 
 
 def _emit_sums(builder: Builder, word: Value) -> Value:
@@ -367,13 +348,13 @@ def _emit_sums(builder: Builder, word: Value) -> Value:
 
 
 def _emit_there(builder: Builder, word: Value) -> Value:
-    return vectors.bits_of_plane(builder, builder.icmp_unsigned("!=", word, _all(0)))
+    return vectors.bits_of_plane(builder, builder.icmp_unsigned("!=", word, vectors.every(0, word.type)))
 
 
 octets_there = _of_word(_emit_there)
 sums_of_bits = _of_word(_emit_sums)
-fields_of = _of_word(_emit_fields)
-codes_of = _of_word(_emit_codes)
+fields_of = _of_word(fields_of_codes)
+codes_of = _of_word(codes_of_fields)
 
 
 @inline_kernel
@@ -538,7 +519,7 @@ def _burst_decoder(isa: Isa) -> Any:
         octets = builder.bitcast(isa.spread(builder, codes, mask), _OCTETS)
         top = builder.shl(builder.zext(octets, WORDS), words(24))
         vectors.store(builder, vectors.floats_of_tops8(builder, top, unit8), target, target_at)
-        marks = (builder.icmp_unsigned("==", octets, _all(mark)) for mark in (ESCAPE16, ESCAPE32))
+        marks = (builder.icmp_unsigned("==", octets, vectors.every(mark, _OCTETS)) for mark in (ESCAPE16, ESCAPE32))
         in16, in32 = (vectors.bits_of_plane(builder, mark) for mark in marks)
         return builder.or_(in16, builder.shl(builder.and_(in32, mask), I64(8)))
 

@@ -225,6 +225,10 @@ def _fields(octets: bytes, at: int, count: int) -> tuple[list[int], int]:
     return [(field // 2 + 1) % 128 | (field & 1) << 7 for field in fields], end
 
 
+FLOAT32, NARROW, BF16 = range(3)
+"""Types of values in ``exact``; ``NARROW`` is float32 with zeros in the low half."""
+
+
 def pack_exact(values: Float32Array) -> Uint8Array:
     """Return the groups of ``exact``."""
     payload, halves = b"", False
@@ -251,9 +255,9 @@ def _bits(truths: Iterable[object]) -> bytes:
 def _exact_group(values: list[int], bits: int) -> bytes:
     """Return the shortest form of a group of values of 32 or 16 bits."""
     there = [value for value in values if value]
-    form = 2 if bits == 16 else int(all(value & 0xFFFF == 0 for value in there))
+    form = BF16 if bits == 16 else NARROW if all(value & 0xFFFF == 0 for value in there) else FLOAT32
     if not there:
-        return bytes([2 << 4 if bits == 16 else 0])
+        return bytes([BF16 << 4 if bits == 16 else 0])
     exponents = [value >> bits - 9 & 0xFF for value in there]
     top = max(exponents)
     forms = {0: b""} if min(exponents) == top else {}
@@ -267,7 +271,7 @@ def _exact_group(values: list[int], bits: int) -> bytes:
     mask = _bits(values) if len(there) < len(values) else b""
     rests = [value << 1 & 2 ** (bits - 8) - 1 | value >> bits - 1 for value in there]
     octets = b"".join(
-        rest.to_bytes(3, "little") if form == 0 else bytes([rest >> 16 | rest & 1 if form == 1 else rest])
+        rest.to_bytes(3, "little") if form == FLOAT32 else bytes([rest >> 16 | rest & 1 if form == NARROW else rest])
         for rest in rests
     )
     group = bytes([2 << 6 | form << 4 | bool(mask) << 3 | width, top]) + mask + forms[width] + octets
@@ -303,13 +307,13 @@ def _exact_words(octets: io.BytesIO, left: int) -> tuple[bool, list[int]]:
 
     head = take(1)[0]
     kind, form, has_mask, width = head >> 6, head >> 4 & 3, head >> 3 & 1, head & 7
-    bits = 16 if form == 2 else 32
-    values = 2 * min(left, 32) if form == 2 else min(left, 64)
+    bits = 16 if form == BF16 else 32
+    values = 2 * min(left, 32) if form == BF16 else min(left, 64)
     if kind == 3 or form == 3 or width == 7 or (kind < 2 and head & 0x1F):
         raise CodecError("no group begins like this")
     if kind < 2:
         raw = take(values * bits // 8) if kind else bytes(values * bits // 8)
-        return form == 2, np.frombuffer(raw, np.uint32).tolist()
+        return form == BF16, np.frombuffer(raw, np.uint32).tolist()
     top = take(1)[0]
 
     def flags(count: int) -> list[int]:
@@ -322,15 +326,15 @@ def _exact_words(octets: io.BytesIO, left: int) -> tuple[bool, list[int]]:
     planes = [flags(count) for _ in range(width)]
     distances = [sum(plane[i] << bit for bit, plane in enumerate(planes)) for i in range(count)]
     exponents = [take(1)[0] if width and d == 2**width - 1 else top - d & 0xFF for d in distances]
-    rest_len = 3 if form == 0 else 1
+    rest_len = 3 if form == FLOAT32 else 1
     rests, rest_bits = take(rest_len * count), 8 * rest_len
     coded = [
         exponent << rest_bits | int.from_bytes(rests[rest_len * i : rest_len * (i + 1)], "little")
         for i, exponent in enumerate(exponents)
     ]
-    rotated = iter([(value >> 1 | (value & 1) << rest_bits + 7) << (16 if form == 1 else 0) for value in coded])
+    rotated = iter([(value >> 1 | (value & 1) << rest_bits + 7) << (16 if form == NARROW else 0) for value in coded])
     result = np.array([next(rotated) if one else 0 for one in there], np.uint16 if bits == 16 else np.uint32)
-    return form == 2, result.view(np.uint32).tolist()
+    return form == BF16, result.view(np.uint32).tolist()
 
 
 Classes: TypeAlias = tuple[int, int, int, int]

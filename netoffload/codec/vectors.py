@@ -30,6 +30,8 @@ I64: Final = ir.IntType(64)
 F32: Final = ir.FloatType()
 WORDS: Final = ir.VectorType(I32, LANES)
 FLOATS: Final = ir.VectorType(F32, LANES)
+OCTETS: Final = ir.VectorType(I8, 64)
+"""One for each value of a group."""
 
 
 class Isa(NamedTuple):
@@ -52,6 +54,11 @@ class Isa(NamedTuple):
 def words(*values: int, lanes: int = LANES) -> ir.Constant:
     """Return a constant burst, or two; one value stands for all lanes."""
     return ir.Constant(ir.VectorType(I32, lanes), list(values) * (lanes // len(values)))
+
+
+def every(value: int, vector: ir.VectorType = OCTETS) -> ir.Constant:
+    """Return a constant vector with ``value`` in every lane."""
+    return ir.Constant(vector, [value] * vector.count)
 
 
 def members(builder: Builder, numbers: Value) -> list[Value]:

@@ -128,7 +128,7 @@ def _kept_if_possible(dispatcher: Any) -> Any:
         try:
             loaded = load(signature, context)
         except Exception:  # a file that a loss of power has cut may raise anything
-            _warn_that_a_file_is_damaged()
+            _warn_once("kernels_damaged", f"files in {CACHE_DIR} cannot be read: their kernels are compiled again")
             with contextlib.suppress(OSError):
                 dispatcher._cache.flush()
             return None
@@ -140,22 +140,15 @@ def _kept_if_possible(dispatcher: Any) -> Any:
         try:
             save(signature, compiled)
         except OSError as error:
-            _warn_that_nothing_is_kept(str(error.strerror))
+            _warn_once("kernels_not_kept", f"compiled kernels cannot be kept in {CACHE_DIR}: {error.strerror}")
 
     dispatcher._cache.save_overload, dispatcher._cache.load_overload = save_or_warn, load_or_warn
     return dispatcher
 
 
 @functools.cache
-def _warn_that_a_file_is_damaged() -> None:
-    log.say(
-        "kernels_damaged", f"files in {CACHE_DIR} cannot be read: their kernels are compiled again", level="warning"
-    )
-
-
-@functools.cache
-def _warn_that_nothing_is_kept(reason: str) -> None:
-    log.say("kernels_not_kept", f"compiled kernels cannot be kept in {CACHE_DIR}: {reason}", level="warning")
+def _warn_once(event: str, message: str) -> None:
+    log.say(event, message, level="warning")
 
 
 def kernel(function: F) -> F:

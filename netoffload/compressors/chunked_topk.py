@@ -33,9 +33,9 @@ import numpy as np
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uint16Array, Uint32Array
 from netoffload.compiled.halves import narrow_bf16, widen_bf16
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import load_u32, store_u32, whole
+from netoffload.compiled.octets import load_u32, whole
 from netoffload.compressors.base import HEADER_OCTETS, Compressor, Layout, MethodId, State, empty_payload
-from netoffload.compressors.packing import SLACK, padded
+from netoffload.compressors.packing import SLACK, padded, put_bits
 from netoffload.errors import CodecError, UsageError
 
 CHUNK_MAX: Final = 1 << 16
@@ -124,13 +124,6 @@ class ChunkedTopK(Compressor):
 
 
 @inline_kernel
-def _put(target: Uint8Array, bit: int, word: int) -> None:
-    """Set bits from ``bit`` on; they are 0 before, and fit 32 bits from the octet on in which the first one lies."""
-    octet = bit >> 3
-    store_u32(target, octet, load_u32(target, octet) | word << (bit & 7))
-
-
-@inline_kernel
 def _least(words: Uint32Array, sent: int) -> np.uint32:
     """Return the magnitude of the value in place ``sent`` if sorted from the largest one down, as its bits."""
     least = np.uint32(0)
@@ -193,9 +186,9 @@ def encode_groups(
                 highs += 1
             else:
                 low += float(abs(value))
-            _put(target, code_at + 2 * i, int(value < 0) | int(is_high) << 1)
-            _put(target, place_at + width * i, place & ((1 << width) - 1))
-            _put(target, step_at + (place >> width) + i, 1)
+            put_bits(target, code_at + 2 * i, int(value < 0) | int(is_high) << 1, 2)
+            put_bits(target, place_at + width * i, place & ((1 << width) - 1), width)
+            put_bits(target, step_at + (place >> width) + i, 1, 1)
         # Rounding may lift the mean above all values, or leave none below it.
         levels[2 * group] = low / (count - highs) if highs < count else high / count
         levels[2 * group + 1] = high / highs if highs > 0 else low / count

@@ -27,16 +27,8 @@ import numpy as np
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uint32Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import bits_float32
-from netoffload.compressors.base import (
-    HEADER_OCTETS,
-    Compressor,
-    Layout,
-    MethodId,
-    State,
-    empty_payload,
-    first_not_finite,
-    largest_word,
-)
+from netoffload.compressors import Compressor, Layout, State
+from netoffload.compressors.base import HEADER_OCTETS, MethodId, empty_payload, first_not_finite, largest_word
 from netoffload.compressors.scalers import scalers_of
 from netoffload.compressors.tables import CELL_SHIFT, TYPES, Table, table_of
 from netoffload.config import check_choice

@@ -26,8 +26,8 @@ import numpy as np
 
 from netoffload.compiled.arrays import Uint8Array, Uint16Array
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import load_u64, store_u64, whole
-from netoffload.compressors.packing import Codes, padded
+from netoffload.compiled.octets import load_u64, whole
+from netoffload.compressors.packing import Codes, padded, put_bits
 from netoffload.compressors.rounding import MAX_LEVEL
 from netoffload.errors import CodecError
 
@@ -120,29 +120,22 @@ def _count_bits(codes: Uint16Array, form: int) -> int:
     return total if form != GAPS else total + _omega(codes.size - last)[1]
 
 
-@inline_kernel
-def _put(target: Uint8Array, at: int, word: int, bits: int) -> int:
-    octet = at >> 3
-    store_u64(target, octet, load_u64(target, octet) | int(word) << (at & 7))
-    return at + bits
-
-
 @kernel
 def _write(codes: Uint16Array, form: int, target: Uint8Array, at: int) -> int:
     last = -1
     for i in range(codes.size):
         if form != GAPS:
             word, bits = _coded(codes[i], form)
-            at = _put(target, at, word, bits)
+            at = put_bits(target, at, word, bits)
         elif codes[i]:
             word, bits = _omega(i - last)
-            at = _put(target, at, word, bits)
+            at = put_bits(target, at, word, bits)
             word, bits = _coded_level(codes[i])
-            at = _put(target, at, word, bits)
+            at = put_bits(target, at, word, bits)
             last = i
     if form == GAPS:
         word, bits = _omega(codes.size - last)
-        at = _put(target, at, word, bits)
+        at = put_bits(target, at, word, bits)
     return at
 
 

@@ -53,6 +53,14 @@ def padded(body: Uint8Array) -> Uint8Array:
 
 
 @inline_kernel
+def put_bits(target: Uint8Array, at: int, word: int, bits: int) -> int:
+    """Set the ``bits`` bits from bit ``at`` on, up to 57, which are 0 before; return where they end."""
+    octet = at >> 3
+    store_u64(target, octet, load_u64(target, octet) | int(word) << (at & 7))
+    return at + bits
+
+
+@inline_kernel
 def _fold4(word: int, width: int) -> int:
     """Return four codes of ``width`` bits each, from four codes of 16 bits each."""
     pairs = (word & _LOW16) | ((word >> 16) & _LOW16) << width

@@ -32,16 +32,8 @@ import numpy as np
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uint32Array
 from netoffload.compiled.jit import kernel
 from netoffload.compiled.octets import whole
-from netoffload.compressors import elias, packing
-from netoffload.compressors.base import (
-    HEADER_OCTETS,
-    Compressor,
-    Layout,
-    MethodId,
-    State,
-    empty_payload,
-    require_finite,
-)
+from netoffload.compressors import Compressor, Layout, State, elias, packing
+from netoffload.compressors.base import HEADER_OCTETS, MethodId, empty_payload, require_finite
 from netoffload.compressors.packing import Codes
 from netoffload.compressors.rounding import MAX_LEVEL, round_to_levels, values_of_levels
 from netoffload.compressors.scalers import Bounds, Scale, group_scalers, scalers_of

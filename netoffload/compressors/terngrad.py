@@ -25,18 +25,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from netoffload.compiled.arrays import Float32Array, Float64Array, Uint8Array
-from netoffload.compressors import packing
-from netoffload.compressors.base import (
-    HEADER_OCTETS,
-    Compressor,
-    Layout,
-    MethodId,
-    State,
-    body_of,
-    empty_payload,
-    require_finite,
-    write_header,
-)
+from netoffload.compressors import Compressor, Layout, State, packing
+from netoffload.compressors.base import HEADER_OCTETS, MethodId, body_of, empty_payload, require_finite, write_header
 from netoffload.compressors.packing import Codes
 from netoffload.compressors.rounding import round_to_levels, values_of_levels
 from netoffload.compressors.scalers import Bounds, Scale, clip_groups, group_scalers, scalers_of
