@@ -1,5 +1,7 @@
 """What compiled kernels must agree with to the bit: the same in plain Python and NumPy, written from the definitions.
 
+And gradients to compress, and octets to decode.
+
 Random words, streams of codes, stochastic rounding, scalers, the index of sent values, thresholds, 8 and 16 bits.
 """
 
@@ -13,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from hypothesis import strategies as st
 
 from netoffload.compiled.arrays import Float32Array, Float64Array, Uint8Array, Uint16Array, Uint32Array
+from netoffload.compressors import Compressor, Layout
 from netoffload.compressors.base import MethodId
 from netoffload.compressors.packing import TRITS, Codes, stream_octets
 from netoffload.compressors.rng import mix_exact
@@ -22,6 +26,31 @@ from netoffload.compressors.scalers import LANES, Bounds, Scale
 from netoffload.compressors.sparse import BITMAP, GAPS, INDEX_HEADER
 from netoffload.compressors.tables import Table
 from netoffload.compressors.thresholds import MOST_MULTIPLES
+
+
+def gradient(count: int, seed: int = 1) -> Float32Array:
+    return np.random.default_rng([seed, count]).standard_normal(count, np.float32) * np.float32(0.01)
+
+
+def encoded(compressor: Compressor, values: Float32Array, layout: Layout | None = None) -> Uint8Array:
+    """The first payload of a run; without a layout, of one layer."""
+    return compressor.encode(values, compressor.make_state(layout or Layout.flat(values.size)))
+
+
+def changed(payload: Uint8Array, at: int, octets: bytes) -> Uint8Array:
+    """A payload with other octets from a place on, which may count from the end."""
+    made, at = payload.copy(), at % payload.size
+    made[at : at + len(octets)] = np.frombuffer(octets, np.uint8)
+    return made
+
+
+def damaged(payload: Uint8Array, first: int, data: st.DataObject) -> Uint8Array:
+    """A payload with up to four other octets behind the ``first`` ones, perhaps cut there, perhaps lengthened."""
+    octets = bytearray(payload.tobytes())
+    for _ in range(data.draw(st.integers(0, 4)) if len(octets) > first else 0):
+        octets[data.draw(st.integers(first, len(octets) - 1))] = data.draw(st.integers(0, 255))
+    octets = octets[: data.draw(st.integers(first, len(octets)))] if data.draw(st.booleans()) else octets
+    return np.frombuffer(bytes(octets) + data.draw(st.binary(max_size=3)), np.uint8)
 
 
 def words_exact(key: tuple[int, int], first: int, count: int) -> Uint32Array:
@@ -33,11 +62,6 @@ def words_exact(key: tuple[int, int], first: int, count: int) -> Uint32Array:
 def pack_exact(codes: Codes, width: int) -> bytes:
     number = sum(int(code) << i * width for i, code in enumerate(codes))
     return number.to_bytes(stream_octets(codes.size, width), "little")
-
-
-def unpack_exact(stream: bytes, count: int, width: int) -> Codes:
-    number = int.from_bytes(stream, "little")
-    return np.array([number >> i * width & ((1 << width) - 1) for i in range(count)], np.uint16)
 
 
 def pack_trits_exact(digits: npt.NDArray[np.integer[Any]]) -> bytes:

@@ -6,20 +6,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Layout, registry
 from netoffload.compressors.base import HEADER_OCTETS
 from netoffload.compressors.eight_bit import EightBit
 from netoffload.compressors.tables import MIDDLE_CUT, TYPES, magnitudes, table_of, tree_number
-from netoffload.errors import CodecError, UsageError
-from tests.compressors.oracles import octets_exact
+from netoffload.errors import CodecError
+from tests.compressors.oracles import changed, encoded, gradient, octets_exact
 
 EVERY_TYPE = pytest.mark.parametrize("kind", TYPES)
-
-# fmt: off
-# fmt: on
-"""Every number of the bisection tree of (0.1, 1) with its first cut at 0.45, by depth."""
 
 COMPRESSORS = (
     EightBit("dynamic"),
@@ -32,10 +27,6 @@ COMPRESSORS = (
     EightBit("dynamic", norm="offset", offset=-1),
 )
 EVERY = pytest.mark.parametrize("compressor", COMPRESSORS, ids=[compressor.spec for compressor in COMPRESSORS])
-
-
-def gradient(count: int, seed: int = 1) -> Float32Array:
-    return np.random.default_rng([seed, count]).standard_normal(count, np.float32) * np.float32(0.01)
 
 
 def cuts(bits: int, low: Fraction = Fraction("0.1"), high: Fraction = Fraction(1)) -> list[Fraction]:
@@ -62,9 +53,9 @@ def test_mantissa_and_linear_are_these_lists() -> None:
 )
 def test_the_papers_examples(value: float, printed: float, digits: int) -> None:
     """Section 3.1; the third is the largest number of the clusterNet program's table."""
-    compressor, layout = EightBit("dynamic", norm="offset"), Layout.flat(1)
-    payload = compressor.encode(np.array([value], np.float32), compressor.make_state(layout))
-    assert round(float(compressor.decode(payload, layout)[0]), digits) == printed
+    compressor = EightBit("dynamic", norm="offset")
+    payload = encoded(compressor, np.array([value], np.float32))
+    assert round(float(compressor.decode(payload, Layout.flat(1))[0]), digits) == printed
 
 
 def test_the_papers_static_example_is_a_cut_on_the_way() -> None:
@@ -105,10 +96,9 @@ def test_the_nearest_number_is_found_around_every_limit(kind: str, offset: int) 
     tiny = np.array([0, 1e-45, 1e-40, 1e-38, 3e38], np.float32)
     near = np.concatenate([limits, np.nextafter(limits, np.float32(np.inf)), table.ranked, tiny])
     values = np.concatenate([near, -near]).astype(np.float32)
-    layout = Layout.flat(values.size)
-    payload = compressor.encode(values, compressor.make_state(layout))
+    payload = encoded(compressor, values)
     assert np.array_equal(payload[HEADER_OCTETS:], octets_exact(values, table))
-    decoded = compressor.decode(payload, layout)
+    decoded = compressor.decode(payload, Layout.flat(values.size))
     for value, number in zip(values.tolist()[::7], decoded.tolist()[::7], strict=True):
         distance = min(abs(Fraction(abs(value)) - Fraction(candidate)) for candidate in table.ranked.tolist())
         assert abs(Fraction(value) - Fraction(number)) == distance
@@ -122,7 +112,7 @@ def test_kernel_and_oracle_agree(compressor: EightBit) -> None:
         values[::17] = 0
         values[1::29] = -0.0
         values[2::31] = 1e-40
-        payload = compressor.encode(values, compressor.make_state(layout))
+        payload = encoded(compressor, values, layout)
         octets, scalers = payload[payload.size - count :], np.ones(1, np.float32)
         groups = np.array([0, count], np.int64)
         if compressor.norm == "max":
@@ -141,69 +131,39 @@ def test_all_floats_of_a_cell_sample() -> None:
     """A dense walk over the bits, every type: the look-up is the search."""
     words = np.arange(0, 0x7F800000, 2_000_003 if JIT_DISABLED else 1_009, dtype=np.uint32)
     values = words.view(np.float32)
-    layout = Layout.flat(values.size)
     for kind in TYPES:
         compressor = EightBit(kind, norm="offset")
-        payload = compressor.encode(values, compressor.make_state(layout))
+        payload = encoded(compressor, values)
         assert np.array_equal(payload[HEADER_OCTETS:], octets_exact(values, compressor.table))
 
 
 def test_zero_groups_and_the_largest_floats() -> None:
-    compressor, layout = EightBit("linear", bucket=2), Layout.flat(6)
+    compressor = EightBit("linear", bucket=2)
     values = np.array([0.0, -0.0, 3.4e38, -3.4e38, 1e-45, -1e-45], np.float32)
-    payload = compressor.encode(values, compressor.make_state(layout))
-    decoded = compressor.decode(payload, layout)
+    decoded = compressor.decode(encoded(compressor, values), Layout.flat(6))
     assert np.array_equal(decoded, values)
     assert not np.signbit(decoded[1])
 
 
 @EVERY
-def test_what_no_encoder_makes_is_refused(compressor: EightBit) -> None:
-    layout = Layout.flat(70)
-    payload = compressor.encode(gradient(70), compressor.make_state(layout))
-    if compressor.norm == "max":
-        for scaler in (-1.0, np.nan, np.inf, -0.0):
-            broken = payload.copy()
-            broken[HEADER_OCTETS : HEADER_OCTETS + 4] = np.array([scaler], np.float32).view(np.uint8)
-            with pytest.raises(CodecError, match="scaler"):
-                compressor.decode(broken, layout)
-    forbidden = np.flatnonzero(np.isnan(compressor.table.values))
-    for octet in forbidden[::5]:
-        broken = payload.copy()
-        broken[-3] = octet
+def test_octets_of_no_number_are_refused(compressor: EightBit) -> None:
+    payload = encoded(compressor, gradient(70))
+    for octet in np.flatnonzero(np.isnan(compressor.table.values))[::5]:
         with pytest.raises(CodecError, match="octet 67"):
-            compressor.decode(broken, layout)
+            compressor.decode(changed(payload, -3, bytes([octet])), Layout.flat(70))
 
 
 @EVERY_TYPE
 def test_every_octet_is_decoded_or_refused_and_made_again(kind: str) -> None:
     compressor = EightBit(kind, norm="offset")
     allowed = np.flatnonzero(~np.isnan(compressor.table.values)).astype(np.uint8)
-    layout = Layout.flat(allowed.size)
-    head = compressor.encode(np.zeros(allowed.size, np.float32), compressor.make_state(layout))[:HEADER_OCTETS]
-    payload = np.concatenate([head, allowed])
-    values = compressor.decode(payload, layout)
-    assert np.array_equal(compressor.encode(values, compressor.make_state(layout)), payload)
+    payload = np.concatenate([encoded(compressor, np.zeros(allowed.size, np.float32))[:HEADER_OCTETS], allowed])
+    values = compressor.decode(payload, Layout.flat(allowed.size))
+    assert np.array_equal(encoded(compressor, values), payload)
     assert {"dynamic": 255, "static": 256, "mantissa": 227, "linear": 255}[kind] == allowed.size
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"type": "tree"},
-        {"norm": "l2"},
-        {"bucket": -1},
-        {"norm": "offset", "bucket": 5},
-        {"offset": 1},
-        {"norm": "offset", "offset": 16},
-    ],
-)
-def test_parameters_that_cannot_be_are_refused(parameters: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
-        registry.get("8bit", **parameters)
-
-
-@pytest.mark.parametrize("kind", TYPES)
+@EVERY_TYPE
 def test_the_papers_names(kind: str) -> None:
     compressor = registry.parse(f"8bit-{kind}")
     assert isinstance(compressor, EightBit)

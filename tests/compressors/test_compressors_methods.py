@@ -17,7 +17,10 @@ from netoffload.compressors.scalers import Scale
 from netoffload.compressors.terngrad import TernGrad
 from netoffload.errors import CodecError, NotFiniteError, UsageError
 from tests.compressors.oracles import (
+    changed,
+    damaged,
     elias_exact,
+    encoded,
     group_scalers_exact,
     levels_exact,
     pack_exact,
@@ -240,68 +243,50 @@ def test_a_damaged_payload_is_refused_or_decodes_to_finite_values(spec: str, dat
     count = data.draw(st.integers(0, 80))
     layout = layout_of(count)
     values = np.random.default_rng(count).normal(0, 0.02, count).astype(np.float32)
-    octets = bytearray(compressor.encode(values, compressor.make_state(layout)).tobytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        if len(octets) > HEADER_OCTETS:
-            octets[data.draw(st.integers(HEADER_OCTETS, len(octets) - 1))] = data.draw(st.integers(0, 255))
-    octets = octets[: data.draw(st.integers(HEADER_OCTETS, len(octets)))] if data.draw(st.booleans()) else octets
-    octets += data.draw(st.binary(max_size=3))
+    payload = damaged(encoded(compressor, values, layout), HEADER_OCTETS, data)
     try:
-        decoded = compressor.decode(np.frombuffer(bytes(octets), np.uint8), layout)
+        decoded = compressor.decode(payload, layout)
     except CodecError:
         return
     assert decoded.shape == (count,)
     assert np.isfinite(decoded).all()
 
 
-@pytest.mark.parametrize("spec", ["terngrad:exempt=1", "none", "nic:codec=none"])
-def test_a_value_that_no_encoder_sends_is_refused(spec: str) -> None:
-    compressor = registry.parse(spec)
-    payload = compressor.encode(np.full(16, 0.25, np.float32), compressor.make_state(Layout((8, 8))))
-    payload[-4:] = np.array([np.inf], np.float32).view(np.uint8)
-    with pytest.raises(CodecError, match="not finite"):
-        compressor.decode(payload, Layout((8, 8)))
+def _octets(*values: float) -> bytes:
+    return np.array(values, np.float32).tobytes()
 
 
-@pytest.mark.parametrize("scaler", [np.inf, np.nan, -1.0, -0.0])
-@pytest.mark.parametrize(("spec", "at"), [("terngrad", 8), ("qsgd", 12), ("qsgd:coding=omega", 12)])
-def test_a_scaler_that_no_encoder_sends_is_refused(spec: str, at: int, scaler: float) -> None:
-    compressor = registry.parse(spec)
-    payload = compressor.encode(np.full(16, 0.25, np.float32), compressor.make_state(Layout((16,))))
-    payload[at : at + 4] = np.array([scaler], np.float32).view(np.uint8)
-    with pytest.raises(CodecError, match="scaler"):
-        compressor.decode(payload, Layout((16,)))
+BAD_SCALERS = [_octets(scaler) for scaler in (np.inf, np.nan, -1.0, -0.0)]
 
 
-def test_codes_that_no_encoder_sends_are_refused() -> None:
-    layout = Layout((5,))
-    values = vector([0.5, -0.5, 0.5, 0.5, 0.5])
-    for spec, octet, says in (
-        ("terngrad:clip_factor=0,packing=bits", 0b01, "sign without a level"),
-        ("terngrad:clip_factor=0", 243, "above 242"),
-        ("qsgd:levels=5", 0b1100, "level that its s does not have"),
-        ("qsgd:levels=5", 0b0001, "sign without a level"),
-    ):
-        compressor = registry.parse(spec)
-        payload = compressor.encode(values, compressor.make_state(layout))
-        payload[8 + 4 + (4 if spec.startswith("qsgd") else 0)] = octet
+@pytest.mark.parametrize(
+    ("spec", "at", "wrong", "says"),
+    [
+        ("none", -4, [_octets(np.inf)], "not finite"),
+        ("nic:codec=none", -4, [_octets(np.inf)], "not finite"),
+        ("terngrad:exempt=1", -4, [_octets(np.inf)], "not finite"),
+        ("terngrad", 8, BAD_SCALERS, "scaler"),
+        ("qsgd", 12, BAD_SCALERS, "scaler"),
+        ("qsgd:coding=omega", 12, BAD_SCALERS, "scaler"),
+        *((f"8bit:{form}", 8, BAD_SCALERS, "scaler") for form in ("bucket=64", "type=linear,bucket=1", "type=static")),
+        ("terngrad:clip_factor=0,packing=bits", 16, [b"\x01"], "sign without a level"),
+        ("terngrad:clip_factor=0", 16, [b"\xf3"], "above 242"),
+        ("qsgd:levels=5", 20, [b"\x0c"], "level that its s does not have"),
+        ("qsgd:levels=5", 20, [b"\x01"], "sign without a level"),
+        ("qsgd:norm=l2,levels=9", 20, [bytes([width]) for width in (0, 1, 17, 255)], "width"),
+    ],
+)
+def test_what_no_encoder_sends_is_refused(spec: str, at: int, wrong: list[bytes], says: str) -> None:
+    compressor, layout = registry.parse(spec), Layout((8, 8))
+    payload = encoded(compressor, np.full(16, 0.25, np.float32), layout)
+    for octets in wrong:
         with pytest.raises(CodecError, match=says):
-            compressor.decode(payload, layout)
-
-
-@pytest.mark.parametrize("width", [0, 1, 17, 255])
-def test_a_width_that_no_encoder_sends_is_refused(width: int) -> None:
-    compressor = registry.parse("qsgd:norm=l2,levels=9")
-    payload = compressor.encode(np.full(16, 0.25, np.float32), compressor.make_state(Layout((16,))))
-    payload[16] = width
-    with pytest.raises(CodecError, match="width"):
-        compressor.decode(payload, Layout((16,)))
+            compressor.decode(changed(payload, at, octets), layout)
 
 
 def test_a_decoder_with_another_s_refuses() -> None:
     layout = Layout((16,))
-    compressor = registry.parse("qsgd:levels=9")
-    payload = compressor.encode(np.full(16, 0.25, np.float32), compressor.make_state(layout))
+    payload = encoded(registry.parse("qsgd:levels=9"), np.full(16, 0.25, np.float32))
     with pytest.raises(CodecError, match="another number of levels"):
         registry.parse("qsgd:levels=8").decode(payload, layout)
 
@@ -323,10 +308,8 @@ def test_damaged_indices_of_large_values_are_refused() -> None:
     number = HEADER_OCTETS + 4 + 4
     assert payload[number : number + 12].view("<u4").tolist() == [2, 1, 3]
     for at, word in ((0, 2**30), (4, 3), (8, 6), (4, 4)):  # too many, out of order, outside, and in the others' place
-        damaged = payload.copy()
-        damaged[number + at : number + at + 4] = np.frombuffer(struct.pack("<I", word), np.uint8)
         with pytest.raises(CodecError):
-            compressor.decode(damaged, layout)
+            compressor.decode(changed(payload, number + at, struct.pack("<I", word)), layout)
     with pytest.raises(UsageError, match="norm=max can have 32767"):
         registry.parse("qsgd:norm=max,rule=mn,batch=4000000000,bucket=0").make_state(layout)
 
