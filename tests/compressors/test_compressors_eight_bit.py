@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from netoffload.compiled.jit import JIT_DISABLED
-from netoffload.compressors import Layout, registry
+from netoffload.compressors import Layout
 from netoffload.compressors.base import HEADER_OCTETS
 from netoffload.compressors.eight_bit import EightBit
 from netoffload.compressors.tables import MIDDLE_CUT, TYPES, magnitudes, table_of, tree_number
@@ -161,12 +161,3 @@ def test_every_octet_is_decoded_or_refused_and_made_again(kind: str) -> None:
     values = compressor.decode(payload, Layout.flat(allowed.size))
     assert np.array_equal(encoded(compressor, values), payload)
     assert {"dynamic": 255, "static": 256, "mantissa": 227, "linear": 255}[kind] == allowed.size
-
-
-@EVERY_TYPE
-def test_the_papers_names(kind: str) -> None:
-    compressor = registry.parse(f"8bit-{kind}")
-    assert isinstance(compressor, EightBit)
-    assert compressor.type == kind
-    assert compressor.norm == ("max" if kind in ("dynamic", "linear") else "offset")
-    assert registry.parse(compressor.spec) == compressor

@@ -1,6 +1,7 @@
 """Every method's payload has the oracle's octets and the promised size, and other payloads are refused."""
 
 import struct
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -80,70 +81,43 @@ def layout_of(count: int) -> Layout:
     return Layout((count // 2, 0, count // 3, count - count // 2 - count // 3))
 
 
-def without_large(values: np.ndarray, layout: Layout, compressor: Qsgd) -> tuple[np.ndarray, np.ndarray]:
-    """(values whose level fits a code, or 0; the indices of the others)."""
-    bounds, rest = layout.groups(compressor.bucket), values.copy()
-    scalers, levels = group_scalers_exact(values, bounds, NORMS[compressor.norm]), compressor.levels_of(bounds)
-    for scaler, s, first, last in zip(scalers, levels, bounds[:-1], bounds[1:], strict=True):
-        for at in range(first, last):
-            if scaler > 0 and abs(values[at]) / scaler * s > 32767:
-                rest[at] = 0
-    return rest, np.flatnonzero(rest != values)
-
-
-def ternary_of(
-    compressor: TernGrad, values: np.ndarray, state: State
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """(the groups' bounds; their scalers; the codes; how many values are coded)."""
-    sizes = state.layout.sizes
-    layout = Layout(sizes[: len(sizes) - compressor.exempt])
-    bounds, coded = layout.groups(compressor.bucket), values[: layout.count]
-    scalers = group_scalers_exact(coded, bounds, Scale.LARGEST, compressor.clip_factor)
-    return bounds, scalers, round_exact(coded, bounds, scalers, np.ones_like(scalers), state.key()), layout.count
-
-
-def oracle_payload(compressor: Compressor, values: np.ndarray, state: State) -> bytes:
+def made_exactly(compressor: Compressor, values: np.ndarray, state: State) -> tuple[bytes, np.ndarray]:
+    """The payload, and what it stands for."""
     header = struct.pack("<BBBBI", 0xC7, 1, compressor.method_id, compressor.flags, values.size)
     if isinstance(compressor, TernGrad):
-        _, scalers, codes, count = ternary_of(compressor, values, state)
+        sizes = state.layout.sizes
+        ternary = Layout(sizes[: len(sizes) - compressor.exempt])
+        bounds, coded, rest = ternary.groups(compressor.bucket), values[: ternary.count], values[ternary.count :]
+        scalers = group_scalers_exact(coded, bounds, Scale.LARGEST, compressor.clip_factor)
+        codes = round_exact(coded, bounds, scalers, np.ones_like(scalers), state.key())
         trits = np.where(codes > 0, codes - 1, 0)
         stream = pack_exact(codes, 2) if compressor.packing == "bits" else pack_trits_exact(trits)
-        return header + scalers.tobytes() + stream + values[count:].tobytes()
-    assert isinstance(compressor, Qsgd)
-    bounds = state.layout.groups(compressor.bucket)
-    levels = compressor.levels_of(bounds)
-    scalers = group_scalers_exact(values, bounds, NORMS[compressor.norm])
-    rest, large = without_large(values, state.layout, compressor)
-    exact, values = values[large], rest
-    codes = round_exact(values, bounds, scalers, levels, state.key())
-    head = header + (levels[0] if levels.size else np.float32(0)).tobytes() + scalers.tobytes()
-    if (levels > 32767).any():
-        head += struct.pack("<I", large.size) + large.astype("<u4").tobytes() + exact.tobytes()
-    if compressor.coding != "fixed":
-        return head + elias_exact(codes, compressor.coding)
-    tops = levels
-    if compressor.norm == "l2":
-        largest = group_scalers_exact(values, bounds, Scale.LARGEST)
-        tops = np.minimum(largest / np.where(scalers > 0, scalers, np.float32(1)) * levels, levels)
-    widths = [int(np.ceil(max(top, 1))).bit_length() + 1 if c > 0 else 0 for top, c in zip(tops, scalers, strict=True)]
-    streams = [
-        pack_exact(codes[first:last], width) for first, last, width in zip(bounds[:-1], bounds[1:], widths, strict=True)
-    ]
-    return head + (bytes(widths) if compressor.norm == "l2" else b"") + b"".join(streams)
-
-
-def oracle_values(compressor: Compressor, values: np.ndarray, state: State) -> np.ndarray:
-    """What the payload stands for."""
-    if isinstance(compressor, TernGrad):
-        bounds, scalers, codes, count = ternary_of(compressor, values, state)
-        return np.concatenate((levels_exact(codes, bounds, scalers, np.ones_like(scalers)), values[count:]))
+        came_back = np.concatenate((levels_exact(codes, bounds, scalers, np.ones_like(scalers)), rest))
+        return header + scalers.tobytes() + stream + rest.tobytes(), came_back
     assert isinstance(compressor, Qsgd)
     bounds = state.layout.groups(compressor.bucket)
     levels, scalers = compressor.levels_of(bounds), group_scalers_exact(values, bounds, NORMS[compressor.norm])
-    rest, large = without_large(values, state.layout, compressor)
-    made = levels_exact(round_exact(rest, bounds, scalers, levels, state.key()), bounds, scalers, levels)
-    made[large] = values[large]
-    return made
+    rest = values.copy()  # without the values whose level does not fit a code
+    for scaler, s, (first, last) in zip(scalers, levels, pairwise(bounds), strict=True):
+        for at in range(first, last):
+            if scaler > 0 and abs(values[at]) / scaler * s > 32767:
+                rest[at] = 0
+    large = np.flatnonzero(rest != values)
+    codes = round_exact(rest, bounds, scalers, levels, state.key())
+    came_back = levels_exact(codes, bounds, scalers, levels)
+    came_back[large] = values[large]
+    head = header + (levels[0] if levels.size else np.float32(0)).tobytes() + scalers.tobytes()
+    if (levels > 32767).any():
+        head += struct.pack("<I", large.size) + large.astype("<u4").tobytes() + values[large].tobytes()
+    if compressor.coding != "fixed":
+        return head + elias_exact(codes, compressor.coding), came_back
+    tops = levels
+    if compressor.norm == "l2":
+        largest = group_scalers_exact(rest, bounds, Scale.LARGEST)
+        tops = np.minimum(largest / np.where(scalers > 0, scalers, np.float32(1)) * levels, levels)
+    widths = [int(np.ceil(max(top, 1))).bit_length() + 1 if c > 0 else 0 for top, c in zip(tops, scalers, strict=True)]
+    streams = [pack_exact(codes[slice(*ends)], width) for ends, width in zip(pairwise(bounds), widths, strict=True)]
+    return head + (bytes(widths) if compressor.norm == "l2" else b"") + b"".join(streams), came_back
 
 
 @pytest.mark.slow
@@ -155,7 +129,7 @@ def test_payload_and_values_are_the_oracles(spec: str, kind: str) -> None:
     state = compressor.make_state(layout, seed=9, rank=3)
     state.step = 17
     before = values.tobytes()
-    wanted, came_back = oracle_payload(compressor, values, state), oracle_values(compressor, values, state)
+    wanted, came_back = made_exactly(compressor, values, state)
     assert compressor.wire_size(values, state) == len(wanted)
     assert state.step == 17
     payload = compressor.encode(values, state)

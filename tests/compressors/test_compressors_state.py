@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from netoffload.compressors import Layout, State, registry
+from netoffload.compressors.eight_bit import EightBit
 from netoffload.errors import UsageError
 from netoffload.lab.bench.compressors import specs
 
@@ -103,6 +104,10 @@ def test_every_method_is_what_its_text_says(spec: str) -> None:
 def test_papers_names_are_known() -> None:
     assert registry.parse("inceptionn:bound=8") == registry.get("nic", codec="inceptionn", bound=8)
     assert registry.get("bounded", bound=12).spec == "nic:codec=bounded,bound=12"
+    assert registry.parse("8bit-dynamic") == EightBit("dynamic", "max")
+    assert registry.parse("8bit-linear") == EightBit("linear", "max")
+    assert registry.parse("8bit-static") == EightBit("static", "offset", offset=1)
+    assert registry.parse("8bit-mantissa") == EightBit("mantissa", "offset", offset=1)
 
 
 @pytest.mark.parametrize(
