@@ -6,11 +6,6 @@ same weight of all distances stand together, in a *plane*: SIMD compares yield p
 width is the shortest, which exponents escape, how long the group is) is arithmetic on words of 64 bits, the same on
 every CPU. So a group's size is known before its first octet is written.
 
-Values are float32, or pairs of bf16. Callers count words of 32 bits; every ``LOOK`` words the encoder takes the type
-that makes the next 64 words shorter. The rest of a value are mantissa and sign: the value's bits rotated left by one,
-below the exponent. Of float32 they are three octets, of bf16 one, and one of a float32 whose low half is 0. So bf16
-that was widened to float32 takes what bf16 takes.
-
 Instruction sets differ in eight primitives (:class:`Moves`), which squeeze bits, octets or words together by a mask,
 and spread them. A group of fewer than 64 values is filled up with zeros in the slack behind the target.
 """

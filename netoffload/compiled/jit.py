@@ -102,8 +102,6 @@ def _compiled_once_per_type(dispatcher: Any) -> Any:
     Numba gives the constant 0 a type of its own. So it would compile a kernel, and all kernels that this one hands the
     argument to, once more for each constant of a caller. LLVM puts constants into what it inlines anyway.
     """
-    if JIT_DISABLED:
-        return dispatcher
     call_template = dispatcher.get_call_template
 
     def without_constants(args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
@@ -115,13 +113,13 @@ def _compiled_once_per_type(dispatcher: Any) -> Any:
 
 
 def _compiled(function: F, **options: Any) -> F:
+    if JIT_DISABLED:
+        return function
     return cast(F, _kept_if_possible(_compiled_once_per_type(numba.njit(**_OPTIONS, **options)(function))))
 
 
 def _kept_if_possible(dispatcher: Any) -> Any:
     """Let a kernel serve this process also if the disk cannot keep it, or kept it badly; return the kernel."""
-    if JIT_DISABLED:
-        return dispatcher
     save, load = dispatcher._cache.save_overload, dispatcher._cache.load_overload
 
     def load_or_warn(signature: Any, context: Any) -> Any:

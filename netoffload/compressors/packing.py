@@ -18,7 +18,7 @@ import numpy as np
 
 from netoffload.compiled.arrays import Uint8Array, Uint16Array
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import load_u32, load_u64, store_u32, store_u64, whole
+from netoffload.compiled.octets import load_u32, load_u64, store_u64, whole
 
 Codes = Uint16Array
 
@@ -89,10 +89,8 @@ def pack(codes: Uint8Array, first: int, count: int, width: int, target: Uint8Arr
         store_u64(target, at + block * width, low | (high << (2 * width)) << (2 * width))
         store_u64(target, at + block * width + 8, (high >> (32 - 2 * width)) >> (32 - 2 * width))
     for i in range(count & ~7, count):
-        bit = i * width
-        octet = at + (bit >> 3)
         code = whole(codes[2 * (first + i)]) | whole(codes[2 * (first + i) + 1]) << 8
-        store_u32(target, octet, load_u32(target, octet) | code << (bit & 7))
+        put_bits(target, 8 * at + i * width, code, width)
     return at + ((count * width + 7) >> 3)
 
 

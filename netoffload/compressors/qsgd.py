@@ -6,20 +6,6 @@ proved) or its largest magnitude (``norm=max``, as in QSGD's experiments).
 
 The rules for s are those of Jiang and Agrawal (NeurIPS 2018, 3.3 and 4): the variance ratio of Eq. 13 is at most
 min(N / (4 s^2), sqrt(N) / s). docs/design/compressors.md has rules and octets.
-
-The highest level in use is s times the largest magnitude over c, rounded up. With norm=l2 it is far less than s, and
-with s = |v|_2 / |v|_inf it is 1: TernGrad. A code has 16 bits, so the highest level that travels is 32767. Values above
-it travel as float32; with norm=l2 there are at most (s / 32767)^2 of them per group. With norm=max there is no such
-limit, so an s above 32767 is refused.
-
-Body::
-
-    s         float32: s of the first group
-    scalers   float32 per group: c
-    large     only if some s is above 32767: number of values above that level (32 bits), indices (32 bits each), values
-    widths    8 bits per group: bits of its codes; only for coding=fixed and norm=l2, as norm=max has them from s
-    codes     level << 1 | sign, the groups' streams one after the other, each of whole octets; no octets for a group
-              with scaler 0; or one Elias stream (``elias``) of all values
 """
 
 from __future__ import annotations

@@ -4,12 +4,7 @@ Eq. 1, 2: value v of a group with scaler s becomes s * sign(v) with probability 
 rounding to one level (``rounding``). The scaler is the group's largest magnitude, or c standard deviations if that is
 less (Eq. 9). Larger values are clipped, which is the only bias. The last layer may travel as float32 (section 4.2):
 ``exempt`` counts entries of the layout, so a layer with weights and biases counts as two.
-
-Body::
-
-    scalers   float32 per group
-    codes     2 bits per value: 0 zero, 2 plus, 3 minus (1 is not a code); or base3: five ternary digits per octet
-    exempt    float32 per value of the exempt layers
+docs/design/compressors.md has the octets of both ways.
 
 **Scaler sharing** (section 3.1): each worker computes :meth:`TernGrad.scalers`. The largest of each scaler over all
 workers goes to :meth:`TernGrad.encode_shared`. Then a sum of N ternary vectors has 2 N + 1 levels, and the server can
@@ -185,14 +180,7 @@ class TernGrad(Compressor):
 
 @dataclass(frozen=True)
 class TernarySum:
-    """The server's answer (section 3.1): the mean of N ternary gradients with shared scalers, in 2 N + 1 levels.
-
-    Body::
-
-        scalers   float32 per group: the shared scalers
-        sums      ceil(log2(2 N + 1)) bits per value: the sum of N ternary digits, plus N
-        exempt    float32 per value of the exempt layers: the mean
-    """
+    """The server's answer (section 3.1): the mean of N ternary gradients with shared scalers, in 2 N + 1 levels."""
 
     uplink: TernGrad  # the workers' compressor
     workers: int  # N, 1..32767

@@ -18,8 +18,7 @@ docs/design/compressors.md says where algorithm (c) differs from what is printed
 significant bits: a threshold is rounded to this. So every multiple up to 127 T is a float32, and so is the residual.
 From 4096 T on, the residual is the float32 nearest to x minus the sent value. 0 and -0 count as equal.
 
-Body: thresholds, float32 | index (``sparse``) | values, in order: floats, octets, or bits from bit 0 on. There is one
-threshold, or one per layer; a decoder refuses a payload with other thresholds than its own.
+docs/design/compressors.md has the octets. A decoder refuses a payload with other thresholds than its own.
 """
 
 from __future__ import annotations
