@@ -28,9 +28,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array, Uint64Array
-from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import copy_octets, load_u16, store_u16, u8
+from netoffload.compiled.octets import be16, be32, copy_octets, load_u16, put_be16, put_be32, store_u16, u8
 from netoffload.engine.counters import Counter, Counters
 from netoffload.engine.network import IP_AT
 from netoffload.engine.pack import MTU_MAX

@@ -12,9 +12,8 @@ import numpy as np
 
 from netoffload.compiled import syscalls
 from netoffload.compiled.arrays import Int64Array, Uint8Array
-from netoffload.compiled.fields import put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import load_u16, load_u32, store_u32, u8
+from netoffload.compiled.octets import load_u16, load_u32, put_be16, put_be32, store_u32, u8
 from netoffload.devices import sock_diag
 from netoffload.engine import flows as flow_table
 from netoffload.engine import promises

@@ -16,9 +16,8 @@ from typing import Final
 import numpy as np
 
 from netoffload.compiled.arrays import Uint8Array, Uint64Array
-from netoffload.compiled.fields import put_be16
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import load_u16, load_u32, store_u16, u8
+from netoffload.compiled.octets import load_u16, load_u32, put_be16, store_u16, u8
 from netoffload.wire import ethernet, vnet
 
 TAG_LEN: Final = ethernet.VLAN_TAG_LEN

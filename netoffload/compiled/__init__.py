@@ -5,6 +5,6 @@ Compiled code touches no Python object, does not hold the interpreter lock, and 
 
 Files: ``arrays``, names for the arrays that kernels take; ``jit``, the options of Numba and a cache that cannot be
 stale; ``cache``, the folder of that cache; ``progress``, what a process says while it compiles; ``emitted``, names for
-functions that emit LLVM code; ``octets``, unaligned loads and stores; ``halves``, 16-bit floats; ``fields``, header
-fields in network order; ``syscalls``, libc for compiled loops; ``programs``, how programs with such code end.
+functions that emit LLVM code; ``octets``, unaligned loads and stores, and header fields; ``halves``, 16-bit floats;
+``syscalls``, libc for compiled loops; ``programs``, how programs with such code end.
 """

@@ -2,6 +2,7 @@
 
 The floats of a frame begin where the headers end, often at no multiple of 4; NumPy's typed views cannot start there.
 The compiled forms do not check bounds; callers do. The twins run under ``NUMBA_DISABLE_JIT=1`` and are the definition.
+Header fields are in network order; their offsets come from ``netoffload.wire``.
 """
 
 import ctypes
@@ -131,3 +132,37 @@ def whole(value: int | np.integer[Any]) -> int:
 def u8(octets: Uint8Array, at: int) -> int:
     """Return the octet at ``at`` as a signed 64-bit integer."""
     return whole(octets[at])
+
+
+@inline_kernel
+def be16(octets: Uint8Array, at: int) -> int:
+    """Return the 16-bit header field at ``at``."""
+    word = load_u16(octets, at)
+    return (word >> 8) | (word & 0xFF) << 8
+
+
+@inline_kernel
+def be32(octets: Uint8Array, at: int) -> int:
+    """Return the 32-bit header field at ``at``."""
+    word = load_u32(octets, at)
+    return (word >> 24) | ((word >> 8) & 0xFF00) | (word & 0xFF00) << 8 | (word & 0xFF) << 24
+
+
+@inline_kernel
+def be64(octets: Uint8Array, at: int) -> int:
+    """Return the 64-bit header field at ``at`` as a signed integer, which serves only for comparisons."""
+    high = be32(octets, at)
+    return (high - ((high & 0x80000000) << 1)) << 32 | be32(octets, at + 4)
+
+
+@inline_kernel
+def put_be16(octets: Uint8Array, at: int, value: int) -> None:
+    """Write a 16-bit header field."""
+    store_u16(octets, at, (value >> 8 & 0xFF) | (value & 0xFF) << 8)
+
+
+@inline_kernel
+def put_be32(octets: Uint8Array, at: int, value: int) -> None:
+    """Write a 32-bit header field."""
+    swapped = (value >> 24 & 0xFF) | (value >> 8 & 0xFF00) | (value & 0xFF00) << 8 | (value & 0xFF) << 24
+    store_u32(octets, at, swapped)

@@ -16,9 +16,8 @@ from __future__ import annotations
 from typing import Final
 
 from netoffload.compiled.arrays import Int64Array, Uint8Array
-from netoffload.compiled.fields import be16, be32, put_be16
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import copy_octets, u8
+from netoffload.compiled.octets import be16, be32, copy_octets, put_be16, u8
 from netoffload.engine import network
 from netoffload.engine.counters import Counter, Counters
 from netoffload.engine.network import IP_AT

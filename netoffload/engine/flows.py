@@ -33,8 +33,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from netoffload.compiled.arrays import Int64Array, Uint8Array
-from netoffload.compiled.fields import be32, be64
 from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import be32, be64
 from netoffload.engine.judgement import JUDGE_FIELDS, JUDGED_SEQ
 from netoffload.engine.network import IP_AT
 from netoffload.wire import ipv4, ipv6

@@ -30,9 +30,8 @@ from typing import Final
 
 from netoffload.codec_specs import ALL_CODECS
 from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import copy_octets, load_u16, store_u16, u8
+from netoffload.compiled.octets import be16, be32, copy_octets, load_u16, put_be16, put_be32, store_u16, u8
 from netoffload.engine import flows, network
 from netoffload.engine.flows import NOT_FOUND, Flow, FlowKey
 from netoffload.engine.network import IP_AT

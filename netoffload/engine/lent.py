@@ -19,9 +19,8 @@ from typing import Final
 import numpy as np
 
 from netoffload.compiled.arrays import Int64Array, Uint8Array
-from netoffload.compiled.fields import put_be32
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import load_u16, load_u32, store_u16, store_u32
+from netoffload.compiled.octets import load_u16, load_u32, put_be32, store_u16, store_u32
 from netoffload.engine import flows, forms, plain
 from netoffload.engine.counters import Counter, Counters
 from netoffload.engine.flows import Flow, FlowTable

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.fields import be16, be32, put_be16
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import store_u16, u8
+from netoffload.compiled.octets import be16, be32, put_be16, store_u16, u8
 from netoffload.engine.sums import folded, ones_sum, swapped
 from netoffload.wire import ethernet, ipv4, ipv6, tcp, vnet
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 from typing import Final
 
 from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.fields import put_be32
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import copy_octets
+from netoffload.compiled.octets import copy_octets, put_be32
 from netoffload.engine import flows, plain
 from netoffload.engine.flows import Flow, FlowKey, FlowTable
 from netoffload.engine.segment import Segment, advance, distance, is_before

@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 
 from netoffload.codec.kernels import ENCODE_SLACK, LANES, codec_for, encode_fit
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
-from netoffload.compiled.fields import put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import copy_octets, u8
+from netoffload.compiled.octets import copy_octets, put_be16, put_be32, u8
 from netoffload.engine import flows, gain, network, path
 from netoffload.engine.authentication import is_on, put_mac
 from netoffload.engine.counters import Counter

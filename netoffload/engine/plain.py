@@ -13,9 +13,8 @@ from typing import Final
 
 from netoffload.codec.kernels import MALFORMED, decode, encode_fit
 from netoffload.compiled.arrays import Int64Array, Uint8Array
-from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import copy_octets, u8
+from netoffload.compiled.octets import be16, be32, copy_octets, put_be16, put_be32, u8
 from netoffload.engine import flows, forms, network
 from netoffload.engine.flows import Flow
 from netoffload.engine.forms import Fit

@@ -29,9 +29,8 @@ from typing import Final, NamedTuple
 
 from netoffload.codec.kernels import LANES, Middle, decode_halves, is_known
 from netoffload.compiled.arrays import Int64Array, Uint8Array
-from netoffload.compiled.fields import be16, be32, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import copy_octets, u8
+from netoffload.compiled.octets import be16, be32, copy_octets, put_be32, u8
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.engine import flows, forms, handshake, network, orphans, path, plain, probation, router_errors
 from netoffload.engine.authentication import has_mac, is_on

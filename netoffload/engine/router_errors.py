@@ -25,9 +25,8 @@ from __future__ import annotations
 from typing import Final
 
 from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.fields import be16, be32
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import store_u16, u8
+from netoffload.compiled.octets import be16, be32, store_u16, u8
 from netoffload.engine import flows, network, path, probation
 from netoffload.engine.counters import Counter
 from netoffload.engine.flows import NOT_FOUND, Flow

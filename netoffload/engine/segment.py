@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from netoffload.compiled.arrays import Uint8Array
-from netoffload.compiled.fields import be32, put_be16
 from netoffload.compiled.jit import inline_kernel
-from netoffload.compiled.octets import load_u16, store_u16, u8
+from netoffload.compiled.octets import be32, load_u16, put_be16, store_u16, u8
 from netoffload.engine import network
 from netoffload.engine.network import IP_AT
 from netoffload.engine.sums import folded

@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 
 from netoffload.codec.kernels import codec_for, is_lossless
 from netoffload.compiled.arrays import Int64Array, Uint8Array
-from netoffload.compiled.fields import be32, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import u8
+from netoffload.compiled.octets import be32, put_be32, u8
 from netoffload.engine import (
     flows,
     forms,

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netoffload.compiled.fields import be16, be32, be64, put_be16, put_be32
+from netoffload.compiled.octets import be16, be32, be64, put_be16, put_be32
 from netoffload.engine.counters import Counter, as_dict, make_counters
 from netoffload.engine.network import pseudo_sum, put_datagram
 from netoffload.wire import checksum

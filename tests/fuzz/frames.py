@@ -22,9 +22,8 @@ from netoffload.codec import CODECS
 from netoffload.codec.bursts import DECODE_SLACK
 from netoffload.codec.kernels import is_lossless
 from netoffload.compiled.arrays import BoolArray, Int64Array, Uint8Array
-from netoffload.compiled.fields import be16, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel, merged_kernel
-from netoffload.compiled.octets import copy_octets
+from netoffload.compiled.octets import be16, copy_octets, put_be16, put_be32
 from netoffload.config import BOUND_K_MAX, TOS_MASK
 from netoffload.engine import network
 from netoffload.engine import nic as engine

@@ -29,9 +29,8 @@ import numpy as np
 
 from netoffload.codec.kernels import DECODE_SLACK, ENCODE_SLACK, LANES, decode, encode_fit, round_trip
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
-from netoffload.compiled.fields import be32, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import copy_octets
+from netoffload.compiled.octets import be32, copy_octets, put_be32
 from netoffload.engine.sums import crc32c
 
 CODED_FLOATS: Final = 64 * 1024
