@@ -37,14 +37,7 @@ def mappings_of(form: Cut) -> tuple[Mapping, Mapping]:
 
 @inlined_with
 def _put_burst(
-    to_code: Mapping,
-    bits: int,
-    bound_k: int,
-    source: Uint8Array,
-    first: int,
-    lanes: int,
-    target: Uint8Array,
-    at: int,
+    to_code: Mapping, bits: int, bound_k: int, source: Uint8Array, first: int, lanes: int, target: Uint8Array, at: int
 ) -> None:
     if bits == 32:
         copy_octets(source, first, target, at, 4 * lanes)

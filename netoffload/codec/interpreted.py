@@ -9,12 +9,23 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from netoffload.codec.bursts import LANES, TAGS_LEN
-from netoffload.codec.reference import BF16, FLOAT32, NARROW, TAG_OCTETS, Oracle, compress_bounded, pack, pack_groups
+from netoffload.codec.reference import (
+    BF16,
+    FLOAT32,
+    NARROW,
+    TAG_OCTETS,
+    Oracle,
+    compress_bounded,
+    exact_group,
+    pack,
+    pack_groups,
+)
 from netoffload.codec.scalar import UNIT16, decode_short
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
-from netoffload.compiled.octets import load_u16, load_u32, popcount_u64, store_u16, store_u32, store_u64, u8
+from netoffload.compiled.octets import load_u32, popcount_u64, store_u16, store_u32, u8
 
 
 def limits(bound_k: int) -> Any:
@@ -117,43 +128,27 @@ def spread_bits(word: int, mask: int) -> int:
     return sum((word >> at & 1) << bit for at, bit in enumerate(bit for bit in range(64) if mask >> bit & 1))
 
 
-def _exact_values(form: int, source: Uint8Array, first: int) -> list[int]:
-    """Return 64 values, each with its exponent above the rest: a float32 has 24 bits of it, else there are 8."""
-    if form == FLOAT32:
-        full = [load_u32(source, first + 4 * lane) for lane in range(64)]
-        return [(word << 1 | word >> 31) & 0xFFFFFFFF for word in full]
-    step, offset = (2, 0) if form == BF16 else (4, 2)
-    halves = [load_u16(source, first + step * lane + offset) for lane in range(64)]
-    return [(half << 1 | half >> 15) & 0xFFFF for half in halves]
+def _exact_values(form: int, source: Uint8Array, first: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Return 64 values, and the bits of each."""
+    bits = 16 if form == BF16 else 32
+    return source[first : first + 8 * bits].copy().view(f"u{bits // 8}").astype(np.int64), bits
 
 
 def exact_look(form: int, source: Uint8Array, first: int) -> tuple[int, ...]:
     """What ``netoffload.codec.exact`` sees of a group."""
-    values = _exact_values(form, source, first)
-    exponents = [value >> (24 if form == FLOAT32 else 8) for value in values]
-    low, there = _mask([value & 0x1FFFE for value in values]) if form == FLOAT32 else 1, _mask(values)
-    distances = [max(exponents) - one for one in exponents]
-    return (
-        there,
-        max(exponents),
-        low,
-        *(_mask([one >= 2**width - 1 for one in distances]) & there for width in range(1, 7)),
-    )
+    values, bits = _exact_values(form, source, first)
+    exponents, there = values >> bits - 9 & 0xFF, _mask(values)
+    distances = exponents.max() - exponents
+    escapes = (_mask(distances >= 2**width - 1) & there for width in range(1, 7))
+    return there, int(exponents.max()), int(bits == 16 or (values & 0xFFFF).any()), *escapes
 
 
 def exact_put(form: int, source: Uint8Array, first: int, planned: Any, target: Uint8Array, at: int) -> None:
     """Store planes, exponents that escape, and rests."""
-    top, width, plane_len, escapes, there = planned
-    rest_len = 3 if form == FLOAT32 else 1
-    values = _exact_values(form, source, first)
-    kept = [value for lane, value in enumerate(values) if there >> lane & 1]
-    distances = [min(top - (value >> 8 * rest_len), 2**width - 1) for value in kept]
-    for bit in range(width):
-        store_u64(target, at + bit * plane_len, _mask([one >> bit & 1 for one in distances]))
-    at += width * plane_len
-    coded = [values[lane] >> 8 * rest_len for lane in range(64) if escapes >> lane & 1]
-    octets = bytes(coded) + b"".join(value.to_bytes(4, "little")[:rest_len] for value in kept)
-    target[at : at + len(octets)] = list(octets)
+    _, width, plane_len, escapes, there = planned
+    length = width * plane_len + popcount_u64(escapes) + popcount_u64(there) * (3 if form == FLOAT32 else 1)
+    values, bits = _exact_values(form, source, first)
+    target[at : at + length] = list(exact_group(values.tolist(), bits)[-length:])
 
 
 def exact_get(form: int, octets: Uint8Array, at: int, got: Any, target: Uint8Array, target_at: int) -> None:

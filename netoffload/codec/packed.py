@@ -105,13 +105,7 @@ class Coded(NamedTuple):
 
 @inlined_with
 def encode(
-    put: GroupPutter,
-    limits: Limits,
-    source: Uint8Array,
-    source_at: int,
-    count: int,
-    room: Stretch,
-    classes: Int64Array,
+    put: GroupPutter, limits: Limits, source: Uint8Array, source_at: int, count: int, room: Stretch, classes: Int64Array
 ) -> tuple[int, int]:
     """``encode_fit`` by groups and runs. If the last group does not fit, it gets as many bursts as fit."""
     target, at = room.octets, room.at

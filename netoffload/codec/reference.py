@@ -235,16 +235,16 @@ def pack_exact(values: Float32Array) -> Uint8Array:
     for at in range(0, values.size, 32):
         words = values[at : at + 64].view(np.uint32)
         if at % 4096 == 0:
-            halves = len(_exact_halves(words[:32]) + _exact_halves(words[32:])) < len(_exact_group(words.tolist(), 32))
+            halves = len(_exact_halves(words[:32]) + _exact_halves(words[32:])) < len(exact_group(words.tolist(), 32))
         if halves:
             payload += _exact_halves(words[:32])
         elif at % 64 == 0:
-            payload += _exact_group(words.tolist(), 32)
+            payload += exact_group(words.tolist(), 32)
     return np.frombuffer(payload, np.uint8)
 
 
 def _exact_halves(words: Uint32Array) -> bytes:
-    return _exact_group(words.view(np.uint16).tolist(), 16) if words.size else b""
+    return exact_group(words.view(np.uint16).tolist(), 16) if words.size else b""
 
 
 def _bits(truths: Iterable[object]) -> bytes:
@@ -252,7 +252,7 @@ def _bits(truths: Iterable[object]) -> bytes:
     return np.packbits(np.array([bool(truth) for truth in truths], np.uint8), bitorder="little").tobytes()
 
 
-def _exact_group(values: list[int], bits: int) -> bytes:
+def exact_group(values: list[int], bits: int) -> bytes:
     """Return the shortest form of a group of values of 32 or 16 bits."""
     there = [value for value in values if value]
     form = BF16 if bits == 16 else NARROW if all(value & 0xFFFF == 0 for value in there) else FLOAT32

@@ -209,12 +209,8 @@ def _bounded_planes(builder: Builder, magnitude: Value, from8: Value, from16: Va
 def _nearest(builder: Builder, scaled: Value) -> Value:
     """Return floats as integers, rounded to nearest even; a float out of range gives any integer."""
     lanes = scaled.type.count
-    return call(
-        builder,
-        f"llvm.lrint.v{lanes}i32.v{lanes}f32",
-        scaled.type,
-        builder.bitcast(scaled, ir.VectorType(F32, lanes)),
-    )
+    floats = builder.bitcast(scaled, ir.VectorType(F32, lanes))
+    return call(builder, f"llvm.lrint.v{lanes}i32.v{lanes}f32", scaled.type, floats)
 
 
 def with_signs(

@@ -195,12 +195,7 @@ def encode_groups(
 
 
 @kernel
-def decode_groups(
-    stream: Uint8Array,
-    groups: Groups,
-    levels: Float32Array,
-    values: Float32Array,
-) -> bool:
+def decode_groups(stream: Uint8Array, groups: Groups, levels: Float32Array, values: Float32Array) -> bool:
     """Write the values that are sent, and return whether an encoder can have made the streams; SLACK follows them."""
     for group in range(groups.sent.size):
         first, count, width = groups.bounds[group], groups.sent[group], groups.widths[group]
