@@ -285,19 +285,9 @@ def unpack_exact(payload: Uint8Array, count: int) -> Float32Array:
     return np.array(words, np.uint32).view(np.float32)
 
 
-def _exact_groups(payload: Uint8Array, count: int) -> Iterator[tuple[bool, list[int]]]:
+def _exact_groups(payload: Uint8Array, left: int) -> Iterator[tuple[bool, list[int]]]:
     """Yield groups: whether they are of bf16, and their words."""
     octets = io.BytesIO(payload.tobytes())
-    while count > 0:
-        is_bf16, words = _exact_words(octets, count)
-        yield is_bf16, words
-        count -= len(words)
-    if octets.read(1):
-        raise CodecError("masks and length contradict each other")
-
-
-def _exact_words(octets: io.BytesIO, left: int) -> tuple[bool, list[int]]:
-    """Read a group; return whether it is of bf16, and its words, ``left`` at most."""
 
     def take(count: int) -> bytes:
         taken = octets.read(count)
@@ -305,36 +295,37 @@ def _exact_words(octets: io.BytesIO, left: int) -> tuple[bool, list[int]]:
             raise CodecError("payload ends inside a group")
         return taken
 
-    head = take(1)[0]
-    kind, form, has_mask, width = head >> 6, head >> 4 & 3, head >> 3 & 1, head & 7
-    bits = 16 if form == BF16 else 32
-    values = 2 * min(left, 32) if form == BF16 else min(left, 64)
-    if kind == 3 or form == 3 or width == 7 or (kind < 2 and head & 0x1F):
-        raise CodecError("no group begins like this")
-    if kind < 2:
-        raw = take(values * bits // 8) if kind else bytes(values * bits // 8)
-        return form == BF16, np.frombuffer(raw, np.uint32).tolist()
-    top = take(1)[0]
-
     def flags(count: int) -> list[int]:
         return np.unpackbits(np.frombuffer(take((count + 7) // 8), np.uint8), bitorder="little")[:count].tolist()
 
-    there = flags(values) if has_mask else [1] * values
-    count = sum(there)
-    if count == 0:
-        raise CodecError("a group with a mask has no value that is not 0")
-    planes = [flags(count) for _ in range(width)]
-    distances = [sum(plane[i] << bit for bit, plane in enumerate(planes)) for i in range(count)]
-    exponents = [take(1)[0] if width and d == 2**width - 1 else top - d & 0xFF for d in distances]
-    rest_len = 3 if form == FLOAT32 else 1
-    rests, rest_bits = take(rest_len * count), 8 * rest_len
-    coded = [
-        exponent << rest_bits | int.from_bytes(rests[rest_len * i : rest_len * (i + 1)], "little")
-        for i, exponent in enumerate(exponents)
-    ]
-    rotated = iter([(value >> 1 | (value & 1) << rest_bits + 7) << (16 if form == NARROW else 0) for value in coded])
-    result = np.array([next(rotated) if one else 0 for one in there], np.uint16 if bits == 16 else np.uint32)
-    return form == BF16, result.view(np.uint32).tolist()
+    while left > 0:
+        head = take(1)[0]
+        kind, form, has_mask, width = head >> 6, head >> 4 & 3, head >> 3 & 1, head & 7
+        if kind == 3 or form == 3 or width == 7 or (kind < 2 and head & 0x1F):
+            raise CodecError("no group begins like this")
+        value_len, values = (2, 2 * min(left, 32)) if form == BF16 else (4, min(left, 64))
+        if kind < 2:
+            raw = take(value_len * values) if kind else bytes(value_len * values)
+        else:
+            top = take(1)[0]
+            there = flags(values) if has_mask else [1] * values
+            count = sum(there)
+            if count == 0:
+                raise CodecError("a group with a mask has no value that is not 0")
+            planes = [flags(count) for _ in range(width)]
+            distances = [sum(plane[i] << bit for bit, plane in enumerate(planes)) for i in range(count)]
+            exponents = [take(1)[0] if width and d == 2**width - 1 else top - d & 0xFF for d in distances]
+            rest_len = 3 if form == FLOAT32 else 1
+            coded = [one << 8 * rest_len | int.from_bytes(take(rest_len), "little") for one in exponents]
+            rotated = iter([value >> 1 | (value & 1) << 8 * rest_len + 7 for value in coded])
+            shift = 16 if form == NARROW else 0
+            made = [next(rotated) << shift if one else 0 for one in there]
+            raw = np.array(made, f"<u{value_len}").tobytes()
+        words = np.frombuffer(raw, np.uint32).tolist()
+        yield form == BF16, words
+        left -= len(words)
+    if octets.read(1):
+        raise CodecError("masks and length contradict each other")
 
 
 Classes: TypeAlias = tuple[int, int, int, int]

@@ -14,12 +14,6 @@ earlier calls, but they use the host's processor. Payloads are really packed int
     payload   header 8 octets | parameters (scalers, widths) | packed codes      all little-endian
     header    magic 0xC7 | version | method id | flags | count of floats, 32 bits
 
-- A :class:`~netoffload.compressors.base.Layout` says where a flat vector's layers lie. Layer-wise methods have a
-  scaler per layer, bucketed methods a scaler per bucket; a bucket never spans two layers.
-- A :class:`~netoffload.compressors.base.State` has all that changes from call to call: the step, which gives every call
-  other random numbers, and the residual. A restored state continues a run bit for bit.
-- Randomness (``rng``) is a function of (seed, rank, step, index) in 32-bit integers, the same on every machine. Two
-  workers with one seed round independently because their ranks differ.
 - A wrong payload raises :class:`~netoffload.errors.CodecError`. A caller's mistake raises
   :class:`~netoffload.errors.UsageError`; so does a NaN or an infinity in a gradient.
 - Every compiled kernel has a slow oracle in ``tests/compressors/oracles.py``, and agrees with it to the bit.
