@@ -300,11 +300,6 @@ def _by_form(make: Callable[[Moves, int], Any], moves: Moves, twin: Any) -> Any:
     return of_form
 
 
-def _narrowed(builder: Builder, parts: Sequence[Value]) -> Value:
-    """Return the low octets of 64 values."""
-    return vectors.join(builder, [builder.trunc(one, ir.VectorType(I8, one.type.count)) for one in parts])
-
-
 def _load(builder: Builder, form: int, source: Value, at: Value) -> list[Value]:
     """Return 64 values, 64 octets in each vector."""
     kind = ir.VectorType(I16, GROUP // 2) if form == BF16 else ir.VectorType(I32, _QUARTER)
@@ -324,8 +319,7 @@ def _exponents(builder: Builder, form: int, values: Sequence[Value]) -> Value:
 
 def _rotated(builder: Builder, value: Value, bits: int) -> Value:
     """Return lanes rotated left."""
-    element = value.type.element
-    name = f"llvm.fshl.v{value.type.count}i{element.width}"
+    name = f"llvm.fshl.v{value.type.count}i{value.type.element.width}"
     return call(builder, name, value.type, value, value, every(bits, value.type))
 
 
@@ -382,7 +376,8 @@ def _putter(moves: Moves, form: int) -> Any:
             return
         if form == NARROW:  # the sign is the lowest bit, and the mantissa's upper bits are 17 to 23
             rotated = [builder.or_(one, builder.lshr(one, every(16, one.type))) for one in rotated]
-        moves.put_octets(builder, target, rests_at, _narrowed(builder, rotated), there)
+        rests = vectors.join(builder, [builder.trunc(one, ir.VectorType(I8, one.type.count)) for one in rotated])
+        moves.put_octets(builder, target, rests_at, rests, there)
 
     return put
 
@@ -449,19 +444,16 @@ def moves_by_bursts(
     eights = ir.VectorType(I64, GROUP // LANES)
 
     def put_octets(builder: Builder, target: Value, at: Value, octets: Value, mask: Value) -> Value:
-        def put_bursts() -> None:
-            bursts, cursor = builder.bitcast(octets, eights), at
-            for number in range(eights.count):
-                here = mask_of(builder, mask, number)
-                word = builder.extract_element(bursts, I32(number))
-                vectors.store(builder, isa.squeeze(builder, word, here), target, cursor)
-                cursor = builder.add(cursor, builder.ctpop(here))
-
         with builder.if_else(_is_all(builder, mask)) as (whole, some):
             with whole:
                 vectors.store(builder, octets, target, at)
             with some, builder.if_then(builder.icmp_unsigned("!=", mask, I64(0))):
-                put_bursts()
+                bursts, cursor = builder.bitcast(octets, eights), at
+                for number in range(eights.count):
+                    here = mask_of(builder, mask, number)
+                    word = builder.extract_element(bursts, I32(number))
+                    vectors.store(builder, isa.squeeze(builder, word, here), target, cursor)
+                    cursor = builder.add(cursor, builder.ctpop(here))
         return builder.add(at, builder.ctpop(mask))
 
     def get_octets(builder: Builder, payload: Value, at: Value, mask: Value) -> Value:
@@ -516,8 +508,8 @@ def words_of_threes(builder: Builder, octets: Value, at: Value, count: int = LAN
     """Return words of three octets each."""
     kind = ir.VectorType(I8, 4 * count)
     places = (kind.count if octet % 4 == 3 else _THREES.index(octet) for octet in range(kind.count))
-    loaded, nothing = vectors.load(builder, octets, at, kind), ir.Constant(kind, [0] * kind.count)
-    apart = builder.shuffle_vector(loaded, nothing, words(*places, lanes=kind.count))
+    loaded = vectors.load(builder, octets, at, kind)
+    apart = builder.shuffle_vector(loaded, every(0, kind), words(*places, lanes=kind.count))
     return builder.bitcast(apart, ir.VectorType(I32, count))
 
 
@@ -540,12 +532,10 @@ def _either(
             with branch:
                 made.append((make(), builder.block))
     (ones, one_block), (others, other_block) = made
-    results = []
-    for one, other in zip(ones, others, strict=True):
-        result = builder.phi(one.type)
+    results = [builder.phi(one.type) for one in ones]
+    for result, one, other in zip(results, ones, others, strict=True):
         result.add_incoming(one, one_block)
         result.add_incoming(other, other_block)
-        results.append(result)
     return results
 
 

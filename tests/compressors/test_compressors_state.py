@@ -64,7 +64,6 @@ def test_a_state_that_is_not_ours_is_refused() -> None:
 def test_error_feedback_keeps_what_was_not_sent(spec: str) -> None:
     compressor = registry.parse(spec)
     state = compressor.make_state(LAYOUT, error_feedback=True)
-    sent, given = np.zeros(LAYOUT.count), np.zeros(LAYOUT.count)
     for _ in range(20):
         values, residual = gradient(), state.residual
         assert residual is not None
@@ -75,10 +74,6 @@ def test_error_feedback_keeps_what_was_not_sent(spec: str) -> None:
         decoded = compressor.decode(payload, LAYOUT)
         assert state.residual is not None
         assert state.residual.tobytes() == (source - decoded).tobytes()
-        sent += decoded
-        given += values
-    assert state.residual is not None
-    assert np.allclose(sent + state.residual, given, atol=1e-6)
 
 
 def test_ranks_and_steps_round_differently_and_seeds_repeat() -> None:

@@ -85,7 +85,6 @@ def test_gradient_and_residual_are_sent_and_residual(method: type[Threshold], da
         sent = compressor.decode(compressor.encode(values, state), layout)
         for given_value, sent_value, left in zip(before, sent, state.residual, strict=True):
             assert Fraction(float(given_value)) == Fraction(float(sent_value)) + Fraction(float(left))
-        assert np.array_equal(sent + state.residual, before)
     assert state.step == 3
 
 
