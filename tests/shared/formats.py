@@ -10,11 +10,19 @@ import struct
 from dataclasses import astuple, dataclass
 
 from netoffload.errors import WireError
-from netoffload.wire import encapsulation, ethernet, ipv4, ipv6, offload, tcp, udp, vnet
+from netoffload.wire import encapsulation, offload, vnet
 from netoffload.wire.authentication import siphash128, siphash_key
 from netoffload.wire.checksum import crc32c, internet_checksum
 
 _VNET = struct.Struct("=BBHHHH")
+_ETHERNET = struct.Struct("!6s6sH")
+_IPV4 = struct.Struct("!BBHHHBBH4s4s")
+_IPV6 = struct.Struct("!IHBB16s16s")
+_UDP = struct.Struct("!4H")
+_TCP = struct.Struct("!HHIIBBHHH")
+_BLOCK = struct.Struct("!BBHBBBBHHHHI")
+"""IPComp's header and the block's."""
+_ENTRY = struct.Struct("!BBH")
 
 
 @dataclass(frozen=True)
@@ -31,9 +39,9 @@ class Vnet:
 
 def parse_vnet(octets: bytes) -> tuple[Vnet, bytes]:
     """Split the octets read from a device into header and frame."""
-    if len(octets) < vnet.VNET_LEN:
+    if len(octets) < _VNET.size:
         raise WireError(f"{len(octets)} octets are shorter than a virtio-net header")
-    return Vnet(*_VNET.unpack_from(octets)), octets[vnet.VNET_LEN :]
+    return Vnet(*_VNET.unpack_from(octets)), octets[_VNET.size :]
 
 
 def emit_vnet(header: Vnet, frame: bytes) -> bytes:
@@ -52,15 +60,14 @@ class Ethernet:
 
 def parse_ethernet(octets: bytes) -> tuple[Ethernet, bytes]:
     """Split a frame into header and payload."""
-    if len(octets) < ethernet.ETHERNET_LEN:
+    if len(octets) < _ETHERNET.size:
         raise WireError(f"frame of {len(octets)} octets is shorter than an Ethernet header")
-    header = Ethernet(octets[0:6], octets[6:12], int.from_bytes(octets[12:14], "big"))
-    return header, octets[ethernet.ETHERNET_LEN :]
+    return Ethernet(*_ETHERNET.unpack_from(octets)), octets[_ETHERNET.size :]
 
 
 def emit_ethernet(header: Ethernet, payload: bytes) -> bytes:
     """Return the frame."""
-    return header.dst + header.src + header.ethertype.to_bytes(2, "big") + payload
+    return _ETHERNET.pack(*astuple(header)) + payload
 
 
 @dataclass(frozen=True)
@@ -79,43 +86,26 @@ class Ipv4:
 
 def parse_ipv4(octets: bytes) -> tuple[Ipv4, bytes]:
     """Split a datagram into header and payload; octets after the total length (Ethernet padding) are cut off."""
-    if len(octets) < ipv4.IPV4_MIN_LEN or octets[0] >> 4 != 4:
+    if len(octets) < _IPV4.size or octets[0] >> 4 != 4:
         raise WireError("not an IPv4 header")
-    header_len = 4 * (octets[0] & 15)
-    total_len = int.from_bytes(octets[2:4], "big")
-    if not ipv4.IPV4_MIN_LEN <= header_len <= total_len <= len(octets):
+    first, tos, total_len, ident, fragment, ttl, protocol, _, src, dst = _IPV4.unpack_from(octets)
+    header_len = 4 * (first & 15)
+    if not _IPV4.size <= header_len <= total_len <= len(octets):
         raise WireError(f"IPv4 lengths contradict each other: header {header_len}, total {total_len}")
     if internet_checksum(octets[:header_len]) != 0:
         raise WireError("IPv4 header has a wrong checksum")
-    header = Ipv4(
-        tos=octets[ipv4.TOS],
-        ident=int.from_bytes(octets[4:6], "big"),
-        fragment=int.from_bytes(octets[6:8], "big"),
-        ttl=octets[ipv4.TTL],
-        protocol=octets[ipv4.PROTOCOL],
-        src=octets[12:16],
-        dst=octets[16:20],
-        options=octets[20:header_len],
-    )
+    header = Ipv4(tos, ident, fragment, ttl, protocol, src, dst, options=octets[_IPV4.size : header_len])
     return header, octets[header_len:total_len]
 
 
 def emit_ipv4(header: Ipv4, payload: bytes) -> bytes:
     """Return the datagram, with lengths and checksum filled in."""
-    header_len = ipv4.IPV4_MIN_LEN + len(header.options)
-    octets = bytearray(header_len)
-    octets[0] = 4 << 4 | header_len // 4
-    octets[ipv4.TOS] = header.tos
-    octets[2:4] = (header_len + len(payload)).to_bytes(2, "big")
-    octets[4:6] = header.ident.to_bytes(2, "big")
-    octets[6:8] = header.fragment.to_bytes(2, "big")
-    octets[ipv4.TTL] = header.ttl
-    octets[ipv4.PROTOCOL] = header.protocol
-    octets[12:16] = header.src
-    octets[16:20] = header.dst
-    octets[20:] = header.options
-    octets[10:12] = internet_checksum(bytes(octets)).to_bytes(2, "big")
-    return bytes(octets) + payload
+    header_len = _IPV4.size + len(header.options)
+    lengths = 4 << 4 | header_len // 4, header.tos, header_len + len(payload)
+    place = header.ident, header.fragment, header.ttl, header.protocol
+    before = _IPV4.pack(*lengths, *place, 0, header.src, header.dst) + header.options
+    after = _IPV4.pack(*lengths, *place, internet_checksum(before), header.src, header.dst) + header.options
+    return after + payload
 
 
 @dataclass(frozen=True)
@@ -132,28 +122,20 @@ class Ipv6:
 
 def parse_ipv6(octets: bytes) -> tuple[Ipv6, bytes]:
     """Split a datagram into header and payload; octets after the payload length (Ethernet padding) are cut off."""
-    if len(octets) < ipv6.IPV6_LEN or octets[0] >> 4 != 6:
+    if len(octets) < _IPV6.size or octets[0] >> 4 != 6:
         raise WireError("not an IPv6 header")
-    end = ipv6.IPV6_LEN + int.from_bytes(octets[4:6], "big")
+    first, payload_len, *others = _IPV6.unpack_from(octets)
+    end = _IPV6.size + payload_len
     if end > len(octets):
         raise WireError(f"IPv6 datagram of {len(octets)} octets states a length of {end}")
-    first = int.from_bytes(octets[0:4], "big")
-    header = Ipv6(
-        traffic_class=first >> 20 & 0xFF,
-        flow_label=first & 0xFFFFF,
-        next_header=octets[ipv6.NEXT_HEADER],
-        hop_limit=octets[ipv6.HOP_LIMIT],
-        src=octets[ipv6.SRC : ipv6.DST],
-        dst=octets[ipv6.DST : ipv6.IPV6_LEN],
-    )
-    return header, octets[ipv6.IPV6_LEN : end]
+    return Ipv6(first >> 20 & 0xFF, first & 0xFFFFF, *others), octets[_IPV6.size : end]
 
 
 def emit_ipv6(header: Ipv6, payload: bytes) -> bytes:
     """Return the datagram, with the payload length filled in."""
     first = 6 << 28 | header.traffic_class << 20 | header.flow_label
-    rest = len(payload).to_bytes(2, "big") + bytes((header.next_header, header.hop_limit))
-    return first.to_bytes(4, "big") + rest + header.src + header.dst + payload
+    others = header.next_header, header.hop_limit, header.src, header.dst
+    return _IPV6.pack(first, len(payload), *others) + payload
 
 
 @dataclass(frozen=True)
@@ -167,18 +149,17 @@ class Udp:
 
 def parse_udp(octets: bytes) -> tuple[Udp, bytes]:
     """Split the octets after an IP header into header and payload; octets behind the datagram are left out."""
-    if len(octets) < udp.UDP_LEN:
+    if len(octets) < _UDP.size:
         raise WireError(f"{len(octets)} octets are shorter than a UDP header")
-    src, dst, length, checksum = (int.from_bytes(octets[at : at + 2], "big") for at in range(0, udp.UDP_LEN, 2))
-    if not udp.UDP_LEN <= length <= len(octets):
+    src, dst, length, checksum = _UDP.unpack_from(octets)
+    if not _UDP.size <= length <= len(octets):
         raise WireError(f"UDP datagram of {len(octets)} octets states a length of {length}")
-    return Udp(src, dst, checksum), octets[udp.UDP_LEN : length]
+    return Udp(src, dst, checksum), octets[_UDP.size : length]
 
 
 def emit_udp(header: Udp, payload: bytes) -> bytes:
     """Return header and payload; the checksum is taken from ``header``."""
-    fields = (header.src_port, header.dst_port, udp.UDP_LEN + len(payload), header.checksum)
-    return b"".join(field.to_bytes(2, "big") for field in fields) + payload
+    return _UDP.pack(header.src_port, header.dst_port, _UDP.size + len(payload), header.checksum) + payload
 
 
 @dataclass(frozen=True)
@@ -198,40 +179,21 @@ class Tcp:
 
 def parse_tcp(octets: bytes) -> tuple[Tcp, bytes]:
     """Split a segment into header and payload; inside a host its checksum is often still to be filled in."""
-    if len(octets) < tcp.TCP_MIN_LEN:
+    if len(octets) < _TCP.size:
         raise WireError(f"segment of {len(octets)} octets is shorter than a TCP header")
-    header_len = 4 * (octets[tcp.DATA_OFFSET] >> 4)
-    if not tcp.TCP_MIN_LEN <= header_len <= len(octets):
+    sport, dport, seq, ack, offset, flags, window, checksum, urgent = _TCP.unpack_from(octets)
+    header_len = 4 * (offset >> 4)
+    if not _TCP.size <= header_len <= len(octets):
         raise WireError(f"TCP header length {header_len} does not fit a segment of {len(octets)} octets")
-    header = Tcp(
-        sport=int.from_bytes(octets[0:2], "big"),
-        dport=int.from_bytes(octets[2:4], "big"),
-        seq=int.from_bytes(octets[4:8], "big"),
-        ack=int.from_bytes(octets[8:12], "big"),
-        flags=octets[tcp.FLAGS],
-        window=int.from_bytes(octets[14:16], "big"),
-        checksum=int.from_bytes(octets[16:18], "big"),
-        urgent=int.from_bytes(octets[18:20], "big"),
-        options=octets[20:header_len],
-    )
-    return header, octets[header_len:]
+    options = octets[_TCP.size : header_len]
+    return Tcp(sport, dport, seq, ack, flags, window, checksum, urgent, options), octets[header_len:]
 
 
 def emit_tcp(header: Tcp, payload: bytes) -> bytes:
     """Return the segment; options must be a multiple of 4 octets long."""
-    header_len = tcp.TCP_MIN_LEN + len(header.options)
-    octets = bytearray(header_len)
-    octets[0:2] = header.sport.to_bytes(2, "big")
-    octets[2:4] = header.dport.to_bytes(2, "big")
-    octets[4:8] = header.seq.to_bytes(4, "big")
-    octets[8:12] = header.ack.to_bytes(4, "big")
-    octets[tcp.DATA_OFFSET] = header_len // 4 << 4
-    octets[tcp.FLAGS] = header.flags
-    octets[14:16] = header.window.to_bytes(2, "big")
-    octets[16:18] = header.checksum.to_bytes(2, "big")
-    octets[18:20] = header.urgent.to_bytes(2, "big")
-    octets[20:] = header.options
-    return bytes(octets) + payload
+    offset = (_TCP.size + len(header.options)) // 4 << 4
+    numbers = header.sport, header.dport, header.seq, header.ack, offset, header.flags
+    return _TCP.pack(*numbers, header.window, header.checksum, header.urgent) + header.options + payload
 
 
 @dataclass(frozen=True)
@@ -264,22 +226,14 @@ class Block:
 def emit_block(block: Block, src: bytes, dst: bytes) -> bytes:
     """Return the octets after the IP header: IPComp header, block header, TCP header, payload.
 
-    Args:
-        src: source address, 4 or 16 octets (the offload.CRC covers it).
+    The CRC covers the addresses, 4 or 16 octets each.
     """
-    octets = bytearray(offload.OVERHEAD)
-    octets[offload.NEXT_HEADER] = offload.IPCOMP_NEXT_TCP
-    octets[offload.CPI : offload.CPI + 2] = offload.CPI_OFFLOAD.to_bytes(2, "big")
-    octets[offload.VERSION_CODEC] = offload.BLOCK_VERSION << 4 | block.codec
-    octets[offload.BOUND_K] = block.bound_k
-    octets[offload.HEAD_TAIL] = block.head << 4 | block.tail
-    octets[offload.PAYLOAD_LEN : offload.PAYLOAD_LEN + 2] = block.payload_len.to_bytes(2, "big")
-    octets[offload.GSO_SIZE : offload.GSO_SIZE + 2] = block.gso_size.to_bytes(2, "big")
-    octets[offload.HALF_BURSTS : offload.HALF_BURSTS + 2] = block.half_bursts.to_bytes(2, "big")
-    octets[offload.HALF_LEN : offload.HALF_LEN + 2] = block.half_len.to_bytes(2, "big")
-    octets += block.tcp_header + block.payload
-    octets[offload.CRC : offload.CRC + 4] = (_crc(bytes(octets), src, dst) ^ block.nonce).to_bytes(4, "big")
-    return bytes(octets)
+    ipcomp = offload.IPCOMP_NEXT_TCP, 0, offload.CPI_OFFLOAD
+    codec = offload.BLOCK_VERSION << 4 | block.codec, block.bound_k, block.head << 4 | block.tail, 0
+    header = *ipcomp, *codec, block.payload_len, block.gso_size, block.half_bursts, block.half_len
+    rest = block.tcp_header + block.payload
+    crc = _crc(_BLOCK.pack(*header, 0) + rest, src, dst) ^ block.nonce
+    return _BLOCK.pack(*header, crc) + rest
 
 
 def parse_block(octets: bytes, src: bytes, dst: bytes, nonce: int = 0) -> Block:
@@ -287,28 +241,29 @@ def parse_block(octets: bytes, src: bytes, dst: bytes, nonce: int = 0) -> Block:
 
     The codec's payload is not checked. ``nonce`` is the nonce of the receiving NIC.
     """
-    if len(octets) < offload.OVERHEAD + 20:
+    if len(octets) < _BLOCK.size + _TCP.size:
         raise WireError(f"offload block of {len(octets)} octets is shorter than its headers")
-    if octets[offload.NEXT_HEADER] != offload.IPCOMP_NEXT_TCP or octets[offload.IPCOMP_FLAGS] != 0:
+    next_header, ipcomp_flags, cpi, version_codec, bound_k, head_tail, flags, *lengths, crc = _BLOCK.unpack_from(octets)
+    payload_len, gso_size, half_bursts, half_len = lengths
+    if next_header != offload.IPCOMP_NEXT_TCP or ipcomp_flags != 0:
         raise WireError("IPComp header does not announce TCP")
-    if int.from_bytes(octets[offload.CPI : offload.CPI + 2], "big") != offload.CPI_OFFLOAD:
-        raise WireError("IPComp offload.CPI is not the offload block's")
-    if octets[offload.VERSION_CODEC] >> 4 != offload.BLOCK_VERSION:
-        raise WireError(f"offload block version {octets[offload.VERSION_CODEC] >> 4} is not {offload.BLOCK_VERSION}")
-    if octets[offload.FLAGS] != 0:
+    if cpi != offload.CPI_OFFLOAD:
+        raise WireError("IPComp CPI is not the offload block's")
+    if version_codec >> 4 != offload.BLOCK_VERSION:
+        raise WireError(f"offload block version {version_codec >> 4} is not {offload.BLOCK_VERSION}")
+    if flags != 0:
         raise WireError("offload block has a reserved bit set")
-    if _crc(octets, src, dst) ^ nonce != int.from_bytes(octets[offload.CRC : offload.CRC + 4], "big"):
-        raise WireError("offload block has a bad offload.CRC")
-    head, tail = octets[offload.HEAD_TAIL] >> 4, octets[offload.HEAD_TAIL] & 15
-    tcp_len = 4 * (octets[offload.TCP_HEADER + 12] >> 4)
-    payload_len = int.from_bytes(octets[offload.PAYLOAD_LEN : offload.PAYLOAD_LEN + 2], "big")
-    payload = octets[offload.TCP_HEADER + tcp_len :]
-    if not 20 <= tcp_len <= len(octets) - offload.TCP_HEADER:
+    if _crc(octets, src, dst) ^ nonce != crc:
+        raise WireError("offload block has a bad CRC")
+    segment = octets[_BLOCK.size :]
+    offset, tcp_flags = _TCP.unpack_from(segment)[4:6]
+    tcp_len = 4 * (offset >> 4)
+    if not _TCP.size <= tcp_len <= len(segment):
         raise WireError(f"TCP header of {tcp_len} octets does not fit its block")
-    if octets[offload.TCP_HEADER + tcp.FLAGS] & ~offload.SEGMENT_FLAGS:
+    if tcp_flags & ~offload.SEGMENT_FLAGS:
         raise WireError("offload block of a segment with SYN, RST, URG or CWR")
-    half_bursts = int.from_bytes(octets[offload.HALF_BURSTS : offload.HALF_BURSTS + 2], "big")
-    half_len = int.from_bytes(octets[offload.HALF_LEN : offload.HALF_LEN + 2], "big")
+    header, payload = segment[:tcp_len], segment[tcp_len:]
+    head, tail = head_tail >> 4, head_tail & 15
     floats_len = payload_len - head - tail
     if (
         head > 3
@@ -318,28 +273,8 @@ def parse_block(octets: bytes, src: bytes, dst: bytes, nonce: int = 0) -> Block:
         or len(payload) < head + half_len + tail
     ):
         raise WireError("offload block lengths contradict each other")
-    return Block(
-        codec=octets[offload.VERSION_CODEC] & 15,
-        bound_k=octets[offload.BOUND_K],
-        head=head,
-        tail=tail,
-        payload_len=payload_len,
-        gso_size=int.from_bytes(octets[offload.GSO_SIZE : offload.GSO_SIZE + 2], "big"),
-        tcp_header=octets[offload.TCP_HEADER : offload.TCP_HEADER + tcp_len],
-        payload=payload,
-        half_bursts=half_bursts,
-        half_len=half_len,
-        nonce=nonce,
-    )
-
-
-def nonce_of(octets: bytes, src: bytes, dst: bytes) -> int:
-    """Return the nonce of a block from its IPComp header on, which everyone who sees the block can compute.
-
-    Args:
-        octets: the block, without damage and without MAC.
-    """
-    return _crc(octets, src, dst) ^ int.from_bytes(octets[offload.CRC : offload.CRC + 4], "big")
+    codec = version_codec & 15
+    return Block(codec, bound_k, head, tail, payload_len, gso_size, header, payload, half_bursts, half_len, nonce)
 
 
 def _crc(octets: bytes, src: bytes, dst: bytes) -> int:
@@ -353,27 +288,27 @@ def src_port(sport: int, dport: int) -> int:
 
 
 def emit_entries(blocks: list[bytes], datagram_len: int = 0) -> bytes:
-    """Return the UDP payload of a bundle.
+    """Return the UDP payload of a bundle of at least one block, each from its IPComp header on.
 
-    Args:
-        blocks: each from its IPComp header on; at least one.
-        datagram_len: octets to which every entry but the last is filled up.
+    Every entry but the last is filled up to ``datagram_len`` octets.
     """
-    entries = [bytes((encapsulation.ENTRY_VERSION, 0)) + len(block).to_bytes(2, "big") + block for block in blocks]
+    entries = [_ENTRY.pack(encapsulation.ENTRY_VERSION, 0, len(block)) + block for block in blocks]
     return b"".join(entry.ljust(datagram_len, b"\0") for entry in entries[:-1]) + entries[-1]
 
 
 def parse_entries(octets: bytes) -> list[bytes]:
     """Return the blocks in a UDP payload, of one datagram or a bundle, each from its IPComp header on."""
-    entry_len, len_at = encapsulation.ENTRY_LEN, encapsulation.BLOCK_LEN_AT
     blocks: list[bytes] = []
     while octets or not blocks:
-        if len(octets) < entry_len + offload.OVERHEAD or octets[:len_at] != bytes((encapsulation.ENTRY_VERSION, 0)):
+        if len(octets) < _ENTRY.size + _BLOCK.size:
             raise WireError("not an offload block in UDP")
-        end = entry_len + int.from_bytes(octets[len_at:entry_len], "big")
-        if not entry_len + offload.OVERHEAD <= end <= len(octets):
+        version, reserved, block_len = _ENTRY.unpack_from(octets)
+        if (version, reserved) != (encapsulation.ENTRY_VERSION, 0):
+            raise WireError("not an offload block in UDP")
+        end = _ENTRY.size + block_len
+        if not _ENTRY.size + _BLOCK.size <= end <= len(octets):
             raise WireError("the length of an offload block in UDP does not fit its datagram")
-        blocks.append(octets[entry_len:end])
+        blocks.append(octets[_ENTRY.size : end])
         octets = octets[end:].lstrip(b"\0")
     return blocks
 
