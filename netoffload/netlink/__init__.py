@@ -9,7 +9,7 @@ namespace and stays there, with its own netlink socket. This thread makes every 
 Nothing is forked, because a fork under Numba's or torch's threads is not safe. The caller's namespace never changes,
 and one close ends thread, socket and descriptors. Only this package turns refusals of pyroute2 and the kernel into
 :class:`~netoffload.errors.NetlinkRefusedError`. ``redirect`` has tc filters, which move frames from one link to
-another; ``cls_bpf`` describes such a filter to pyroute2.
+another.
 """
 
 from __future__ import annotations

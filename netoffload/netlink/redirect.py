@@ -15,19 +15,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import struct
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final, Literal
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
-from pyroute2.netlink.rtnl.tcmsg import plugins
+from pyroute2.netlink.rtnl.tcmsg import plugins, sched_bpf
+from pyroute2.netlink.rtnl.tcmsg.common_act import get_tca_action
 
 from netoffload.errors import NetlinkRefusedError
-from netoffload.netlink import ETH_P_ALL, Namespace, cls_bpf, index_of, translated
-
-plugins["bpf"] = sys.modules[cls_bpf.__name__]
+from netoffload.netlink import ETH_P_ALL, Namespace, index_of, translated
 
 Hook = Literal["ingress", "egress"]
 
@@ -41,6 +40,36 @@ _NONE: Final = (errno.ENOENT, errno.EINVAL)
 """The kernel's errors if a filter, or the qdisc for it, does not exist."""
 
 _IFF_NOARP: Final = 0x80  # linux/if.h
+
+_INSTRUCTION_LEN: Final = 8
+
+
+class _ClassicBpf(sched_bpf.options):  # type: ignore[misc]
+    """TCA_OPTIONS of a filter (linux/pkt_cls.h) of classic BPF; pyroute2's own class knows only eBPF (tc-bpf(8))."""
+
+    nla_map = tuple(
+        {
+            **dict(sched_bpf.options.nla_map),
+            "TCA_BPF_POLICE": "hex",
+            "TCA_BPF_OPS_LEN": "uint16",
+            "TCA_BPF_OPS": "cdata",
+            "TCA_BPF_FLAGS_GEN": "uint32",
+        }.items()
+    )
+
+
+def _bpf_parameters(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return TCA_OPTIONS for ``action`` and ``program`` (``struct sock_filter[]``); empty to delete a filter."""
+    program = asked.get("program")
+    if program is None:
+        return {"attrs": []}
+    length = len(program) // _INSTRUCTION_LEN
+    return {"attrs": [["TCA_BPF_ACT", get_tca_action(asked)], ["TCA_BPF_OPS_LEN", length], ["TCA_BPF_OPS", program]]}
+
+
+plugins["bpf"] = SimpleNamespace(
+    parent=sched_bpf.parent, fix_request=sched_bpf.fix_request, options=_ClassicBpf, get_parameters=_bpf_parameters
+)
 
 
 @dataclass(frozen=True)
