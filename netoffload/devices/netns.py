@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -21,21 +21,18 @@ _SO_NETNS_COOKIE: Final = 71  # <asm-generic/socket.h>; Python has no name for i
 _CONF: Final = Path("/proc/sys/net/ipv4/conf")  # shows the namespace of the thread that reads it
 
 
-@contextmanager
+@contextlib.contextmanager
 def in_netns(path: str | None) -> Iterator[None]:
     """Run the body with this thread in the namespace at ``path``; None means the thread's present one."""
     if path is None:
         yield
         return
-    own = os.open(_OWN_NETNS, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with contextlib.ExitStack() as stack:
+        own = os.open(_OWN_NETNS, os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, own)
         _enter(path)
-        try:
-            yield
-        finally:
-            _set_ns(own)
-    finally:
-        os.close(own)
+        stack.callback(_set_ns, own)
+        yield
 
 
 def is_same_netns(first: str | None, second: str | None) -> bool:

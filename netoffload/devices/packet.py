@@ -49,7 +49,6 @@ SEND_BUFFER_OCTETS: Final = 1 << 20
 """Frames in the wire's queue, with the kernel's overhead: 8 ms at 1 Gb/s. A NIC that waits for a core does not leave
 the wire idle, and acknowledgements behind these frames do not wait long."""
 
-
 _USO_SINCE: Final = (6, 2)
 
 

@@ -20,7 +20,6 @@ from netoffload.errors import DeviceError
 from netoffload.wire.vnet import VNET_LEN
 
 TUN_PATH: Final = "/dev/net/tun"
-IFNAMSIZ: Final = 16
 
 # linux/if_tun.h
 _TUNSETIFF: Final = 0x400454CA
@@ -54,8 +53,6 @@ class Tap(NamedTuple):
 
 def open_tap(name: str, netns: str | None = None) -> Tap:
     """Open the TAP interface ``name``; make it, with a queue of ``TAP_QUEUE_FRAMES``, if it does not exist."""
-    if not 0 < len(name.encode()) < IFNAMSIZ:
-        raise DeviceError(f"interface name {name!r} is not 1..{IFNAMSIZ - 1} octets long")
     with in_netns(netns):
         try:
             descriptor = os.open(TUN_PATH, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
