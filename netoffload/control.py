@@ -8,7 +8,7 @@ A connection may carry any number of requests, one after the other. At most :dat
 served at a time. A connection that sends no whole request for :data:`IDLE_TIMEOUT_S` is closed, so that idle clients do
 not use up a NIC's threads. A line that is not a request gets one line with the error, and the server goes on.
 
-:func:`request` is the client, :class:`ControlServer` the server; :class:`ConnectionServer` serves Prometheus too. The
+:func:`request` is the client, :func:`serve_control` the server; :func:`serve_connections` serves Prometheus too. The
 modules that answer define the commands (``netoffload_daemon.control``, ``netoffload.lab.testbed.build``).
 """
 
@@ -78,133 +78,117 @@ def request(path: str | Path, command: str, timeout_s: float = 5.0, **arguments:
     return answer
 
 
-class ConnectionServer:
-    """Serves the connections to a listening socket, each in a thread; a context manager that closes the listener.
+@contextlib.contextmanager
+def serve_connections(
+    name: str,
+    listener: socket.socket,
+    serve: Callable[[socket.socket], None],
+    connections_max: int,
+    refusal: Callable[[str], bytes],
+) -> Iterator[None]:
+    """Serve the connections to a listening socket, each in a thread; in the end close the listener.
 
-    An ``OSError`` of ``serve`` says that the client is gone, or too slow. A connection beyond ``connections_max`` gets
-    the octets that ``refusal`` makes from the reason.
+    Open connections end by themselves. An ``OSError`` of ``serve`` says that the client is gone, or too slow. A
+    connection beyond ``connections_max`` gets the octets that ``refusal`` makes from the reason.
     """
+    free, closing = threading.BoundedSemaphore(connections_max), threading.Event()
 
-    def __init__(
-        self,
-        name: str,
-        listener: socket.socket,
-        serve: Callable[[socket.socket], None],
-        connections_max: int,
-        refusal: Callable[[str], bytes],
-    ) -> None:
-        self._listener, self._serve_one, self._refusal = listener, serve, refusal
-        self._name, self._connections_max = name, connections_max
-        self._thread = threading.Thread(target=self._accept_forever, name=name, daemon=True)
-        self._free = threading.BoundedSemaphore(connections_max)
-        self._closing = threading.Event()
-
-    def __enter__(self) -> ConnectionServer:
-        """Listen."""
-        self._listener.listen(16)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop accepting connections; open connections end by themselves."""
-        self._closing.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        self._listener.close()
-        self._thread.join(timeout=2)
-
-    def _accept_forever(self) -> None:
-        while not self._closing.is_set():
-            try:
-                conn, _ = self._listener.accept()
-            except OSError:
-                self._closing.wait(_ACCEPT_PAUSE_S)
-                continue
-            if not self._free.acquire(blocking=False):
-                self._refuse(conn, f"{self._connections_max} connections are open already: try again later")
-                continue
-            try:
-                threading.Thread(target=self._serve, args=(conn,), name=f"{self._name}-conn", daemon=True).start()
-            except RuntimeError:  # no more threads
-                self._free.release()
-                self._refuse(conn, "the system gives no more threads: try again later")
-
-    def _serve(self, conn: socket.socket) -> None:
-        try:
-            with conn, contextlib.suppress(OSError):
-                self._serve_one(conn)
-        finally:
-            self._free.release()
-
-    def _refuse(self, conn: socket.socket, reason: str) -> None:
+    def refuse(conn: socket.socket, reason: str) -> None:
         with conn, contextlib.suppress(OSError):
             conn.setblocking(False)
-            conn.sendall(self._refusal(reason))
+            conn.sendall(refusal(reason))
+
+    def serve_one(conn: socket.socket) -> None:
+        try:
+            with conn, contextlib.suppress(OSError):
+                serve(conn)
+        finally:
+            free.release()
+
+    def accept_forever() -> None:
+        while not closing.is_set():
+            try:
+                conn, _ = listener.accept()
+            except OSError:
+                closing.wait(_ACCEPT_PAUSE_S)
+                continue
+            if not free.acquire(blocking=False):
+                refuse(conn, f"{connections_max} connections are open already: try again later")
+                continue
+            try:
+                threading.Thread(target=serve_one, args=(conn,), name=f"{name}-conn", daemon=True).start()
+            except RuntimeError:  # no more threads
+                free.release()
+                refuse(conn, "the system gives no more threads: try again later")
+
+    listener.listen(16)
+    accepting = threading.Thread(target=accept_forever, name=name, daemon=True)
+    accepting.start()
+    try:
+        yield
+    finally:
+        closing.set()
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        listener.close()
+        accepting.join(timeout=2)
 
 
-class ControlServer:
-    """Answers requests on a Unix socket (mode 0600) in separate threads; a context manager that removes the file.
+@contextlib.contextmanager
+def serve_control(path: Path, handlers: Mapping[str, Handler]) -> Iterator[None]:
+    """Answer requests on a Unix socket (mode 0600) in separate threads; in the end remove the file.
 
-    ``handlers`` are functions from a request to its answer, by command; their errors become answers too.
+    It takes the place of a dead process that left its file. ``handlers`` are functions from a request to its answer, by
+    command; their errors become answers too.
     """
 
-    def __init__(self, path: str | Path, handlers: Mapping[str, Handler]) -> None:
-        self.path = Path(path)
-        self._handlers = dict(handlers)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._server = ConnectionServer("control", self._listener, self._serve, MAX_CONNECTIONS, _encode_error)
-
-    def __enter__(self) -> ControlServer:
-        """Listen and start answering, in place of a dead process that left its file."""
-        if self.path.exists():
-            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                probe.connect(str(self.path))
-                raise SystemRefusedError(f"control socket {self.path} is in use by another process")
-            if not self.path.is_socket():
-                raise SystemRefusedError(
-                    f"{self.path} exists and is not a socket: choose another path for the control socket"
-                )
-            self.path.unlink(missing_ok=True)
-        old_mask = os.umask(0o177)  # a chmod after bind() would come too late
-        try:
-            self._listener.bind(str(self.path))
-        except OSError as error:
-            raise SystemRefusedError(f"cannot listen on control socket {self.path}: {error}") from error
-        finally:
-            os.umask(old_mask)
-        self._server.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop accepting connections and remove the socket file."""
-        self._server.__exit__()
-        with contextlib.suppress(PermissionError):  # the NIC runs as `nobody` now; the next NIC replaces the file
-            self.path.unlink(missing_ok=True)
-
-    def _serve(self, conn: socket.socket) -> None:
+    def serve(conn: socket.socket) -> None:
         for line in _lines(conn):
             if len(line) > MAX_REQUEST_OCTETS:
                 conn.sendall(_encode_error(f"request longer than {MAX_REQUEST_OCTETS} octets"))
                 return
-            conn.sendall(self._answer(line))
+            conn.sendall(_answer(line, handlers))
 
-    def _answer(self, line: bytes) -> bytes:
-        try:
-            wanted = json.loads(line.decode())  # octets might make json look for another encoding, as a file
-        except (ValueError, RecursionError):
-            return _encode_error("not a JSON object on one line")
-        if not isinstance(wanted, dict) or not isinstance(wanted.get("command"), str):
-            return _encode_error('no "command" in the request')
-        handler = self._handlers.get(wanted["command"])
-        if handler is None:
-            return _encode_error(f"unknown command {wanted['command']!r}: one of {', '.join(sorted(self._handlers))}")
-        try:
-            return json.dumps({"ok": True, **handler(wanted)}).encode() + b"\n"
-        except NetOffloadError as error:
-            return _encode_error(str(error))
-        except Exception as error:  # a bug, or an argument of an unexpected type: the client gets one line as well
-            log.failed("request_failed", error)
-            return _encode_error(f"{wanted['command']} failed: {type(error).__name__}: {error}")
+    if path.exists():
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(str(path))
+            raise SystemRefusedError(f"control socket {path} is in use by another process")
+        if not path.is_socket():
+            raise SystemRefusedError(f"{path} exists and is not a socket: choose another path for the control socket")
+        path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    old_mask = os.umask(0o177)  # a chmod after bind() would come too late
+    try:
+        listener.bind(str(path))
+    except OSError as error:
+        raise SystemRefusedError(f"cannot listen on control socket {path}: {error}") from error
+    finally:
+        os.umask(old_mask)
+    try:
+        with serve_connections("control", listener, serve, MAX_CONNECTIONS, _encode_error):
+            yield
+    finally:
+        with contextlib.suppress(PermissionError):  # the NIC runs as `nobody` now; the next NIC replaces the file
+            path.unlink(missing_ok=True)
+
+
+def _answer(line: bytes, handlers: Mapping[str, Handler]) -> bytes:
+    try:
+        wanted = json.loads(line.decode())  # octets might make json look for another encoding, as a file
+    except (ValueError, RecursionError):
+        return _encode_error("not a JSON object on one line")
+    if not isinstance(wanted, dict) or not isinstance(wanted.get("command"), str):
+        return _encode_error('no "command" in the request')
+    handler = handlers.get(wanted["command"])
+    if handler is None:
+        return _encode_error(f"unknown command {wanted['command']!r}: one of {', '.join(sorted(handlers))}")
+    try:
+        return json.dumps({"ok": True, **handler(wanted)}).encode() + b"\n"
+    except NetOffloadError as error:
+        return _encode_error(str(error))
+    except Exception as error:  # a bug, or an argument of an unexpected type: the client gets one line as well
+        log.failed("request_failed", error)
+        return _encode_error(f"{wanted['command']} failed: {type(error).__name__}: {error}")
 
 
 def receive_until(conn: socket.socket, ends: tuple[bytes, ...], begun: bytes, most: int, timeout_s: float) -> bytes:

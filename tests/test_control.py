@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from netoffload import control
-from netoffload.control import MAX_CONNECTIONS, MAX_REQUEST_OCTETS, ControlServer, request
+from netoffload.control import MAX_CONNECTIONS, MAX_REQUEST_OCTETS, request, serve_control
 from netoffload.errors import ControlError, SystemRefusedError, UsageError
 
 
@@ -27,13 +27,13 @@ HANDLERS = {"add": lambda asked: {"sum": asked["a"] + asked["b"]}, "refuse": ref
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
     """The socket of a server."""
-    with ControlServer(tmp_path / "c.sock", HANDLERS):
+    with serve_control(tmp_path / "c.sock", HANDLERS):
         yield tmp_path / "c.sock"
 
 
 def test_a_request_is_answered(tmp_path: Path) -> None:
     path = tmp_path / "c.sock"
-    with ControlServer(path, HANDLERS):
+    with serve_control(path, HANDLERS):
         assert request(path, "add", a=1, b=2) == {"sum": 3}
         assert os.stat(path).st_mode & 0o777 == 0o600
     assert not path.exists()
@@ -60,8 +60,8 @@ def test_a_dead_sockets_file_is_replaced_a_living_one_is_not(tmp_path: Path) -> 
     path = tmp_path / "c.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    with ControlServer(path, HANDLERS):
-        with pytest.raises(SystemRefusedError, match="in use"), ControlServer(path, HANDLERS):
+    with serve_control(path, HANDLERS):
+        with pytest.raises(SystemRefusedError, match="in use"), serve_control(path, HANDLERS):
             pass
         assert request(path, "add", a=0, b=0) == {"sum": 0}
 
@@ -69,7 +69,7 @@ def test_a_dead_sockets_file_is_replaced_a_living_one_is_not(tmp_path: Path) -> 
 def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("precious")
-    with pytest.raises(SystemRefusedError, match="is not a socket"), ControlServer(path, HANDLERS):
+    with pytest.raises(SystemRefusedError, match="is not a socket"), serve_control(path, HANDLERS):
         pass
     assert path.read_text() == "precious"
 
@@ -126,7 +126,7 @@ def test_a_request_in_pieces_is_one_and_several_at_once_are_several(path: Path) 
 def test_half_a_line_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "IDLE_TIMEOUT_S", 0.2)
     path = tmp_path / "c.sock"
-    with ControlServer(path, HANDLERS), connect(path) as silent, connect(path) as half:
+    with serve_control(path, HANDLERS), connect(path) as silent, connect(path) as half:
         with contextlib.suppress(BrokenPipeError):  # it may have been closed already
             half.sendall(b'{"command": "add"')
         assert (silent.recv(100), half.recv(100)) == (b"", b"")

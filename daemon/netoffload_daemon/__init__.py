@@ -8,7 +8,6 @@
 ``libc``        the system calls, as functions that compiled code can call
 ``port``        buffers, tables and counters, made once before the first frame
 ``loop``        joins devices and engine: one compiled function without the GIL, which reads the clock
-``trouble``     devices that are down or deleted
 ``vlan``        puts VLAN tags back that the kernel takes out
 ``faults``      damages frames for the wire (``--fault``)
 ``trace``       copies frames into a ring, and the ring into a pcapng file

@@ -23,8 +23,8 @@ from netoffload import log
 from netoffload.codec import get
 from netoffload.compiled.programs import end_at_once
 from netoffload.config import TAG_ANY, TOS_MASK
-from netoffload.control import ControlServer
-from netoffload.devices.mtu import MtuWatch
+from netoffload.control import serve_control
+from netoffload.devices.mtu import watched_mtu
 from netoffload.devices.netns import arp_ignore, in_netns, is_same_netns, reflects_tos
 from netoffload.devices.packet import open_packet, takes_bundles
 from netoffload.devices.sock_diag import open_sock_diag
@@ -36,10 +36,10 @@ from netoffload.errors import NetOffloadError, UsageError
 from netoffload.netlink.redirect import has_clsact
 from netoffload.nic_options import NicProcess
 from netoffload_daemon.arguments import asked_log_format, parse_arguments
-from netoffload_daemon.bypass import KernelBypass
+from netoffload_daemon.bypass import kernel_bypass
 from netoffload_daemon.control import make_handlers
 from netoffload_daemon.key import load_key
-from netoffload_daemon.loop import serve
+from netoffload_daemon.loop import HOST_GONE, STOPPED, WIRE_GONE, serve
 from netoffload_daemon.metrics import serve_metrics
 from netoffload_daemon.notices import Notices
 from netoffload_daemon.port import RX, TX, LoopSettings, Port, make_port, make_second, make_settings
@@ -47,7 +47,6 @@ from netoffload_daemon.privileges import ROOT, drop, find_user, forgo
 from netoffload_daemon.sockets import Diag, make_diag
 from netoffload_daemon.table import IN_MEMORY, default_path, open_table
 from netoffload_daemon.trace import SIDES, TraceFile
-from netoffload_daemon.trouble import HOST_GONE, STOPPED, WIRE_GONE
 
 EXIT_FAILED: Final = 1
 EXIT_HOST_GONE: Final = 4
@@ -77,9 +76,9 @@ def run(settings: NicProcess) -> int:
         unmake = stack.enter_context(contextlib.ExitStack())
         if is_new:  # a start that fails leaves no file behind
             unmake.callback(table_path.unlink, missing_ok=True)
-        bypass = None
+        read_kernel = None
         if program or _have_filters(settings):  # a killed NIC may have left some
-            bypass = stack.enter_context(KernelBypass(settings))
+            read_kernel = stack.enter_context(kernel_bypass(settings))
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         stack.callback(os.close, event)
         sides = SIDES[settings.trace_side] if settings.trace else 0
@@ -89,13 +88,13 @@ def run(settings: NicProcess) -> int:
         faults, devices = settings.fault_settings, (host, wire.fileno())
         port = make_port(engine, flows, faults, sides != 0, diag, devices)
         loop_settings = make_settings(faults, settings.busy_poll_us, settings.host_is_veth, sides, keeps_table)
-        stack.enter_context(MtuWatch(settings.wire, settings.wire_netns, partial(engine.mtu.__setitem__, 0)))
+        stack.enter_context(watched_mtu(settings.wire, settings.wire_netns, partial(engine.mtu.__setitem__, 0)))
         if settings.trace is not None:
             names = (settings.host, settings.wire)
             stack.enter_context(TraceFile(settings.trace, names, (port.tx_trace, port.rx_trace)))
-        handlers = make_handlers(settings, port, event, bypass)
+        handlers = make_handlers(settings, port, event, read_kernel)
         if settings.control is not None:
-            stack.enter_context(ControlServer(settings.control, handlers))
+            stack.enter_context(serve_control(settings.control, handlers))
         if settings.metrics_port is not None:
             stack.enter_context(serve_metrics(settings.metrics_port, lambda: str(handlers["metrics"]({})["metrics"])))
         if shared:

@@ -37,9 +37,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
-def parse_arguments(
-    arguments: Sequence[str], program: str = "netoffloadd", settings: type[NicProcess] = NicProcess
-) -> NicProcess:
+def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> NicProcess:
     """Return the settings of a command line."""
     parser = _Parser(
         prog=program,
@@ -48,13 +46,13 @@ def parse_arguments(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    kinds = types_of(settings)
-    for field, asked in options_of(settings):
+    kinds = types_of(NicProcess)
+    for field, asked in options_of(NicProcess):
+        kind = kinds[field.name]
         how: dict[str, Any] = {"dest": field.name, "help": asked.help_text.replace("%", "%%")}
-        if kinds[field.name] is bool:
+        if kind is bool:
             how["action"] = "store_true"
         else:
-            kind = kinds[field.name]
             how |= {"type": _or_none(kind) if field.default is None else kind, "metavar": asked.value}
             if field.default is MISSING:
                 how["required"] = True
@@ -62,7 +60,7 @@ def parse_arguments(
                 how["default"] = field.default
                 how["help"] += " (default %(default)s)" if field.default not in (None, "") else ""
         parser.add_argument(asked.flag, **how)
-    return settings(**vars(parser.parse_args(arguments)))
+    return NicProcess(**vars(parser.parse_args(arguments)))
 
 
 def _or_none(kind: type) -> Callable[[str], Any]:

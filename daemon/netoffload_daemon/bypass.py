@@ -22,10 +22,11 @@ removes them. They also end with their links and namespaces.
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from netoffload.compiled.arrays import Int64Array
+from netoffload.devices.netns import is_same_netns
 from netoffload.engine.bypass import redirect_program
 from netoffload.engine.counters import Counter
 from netoffload.errors import NetlinkRefusedError
@@ -47,81 +48,70 @@ PAIR_MTU: Final = 65535
 """At least the MTU of the links that the pair joins."""
 OWN_NETNS: Final = "/proc/self/ns/net"
 
+Ways = list[tuple[Redirect, Counter, Counter]]
+"""Redirects, each with the counters of its frames and octets."""
 
-class KernelBypass:
-    """The filters and the pair of one NIC; a context manager, to be made before rights are given up."""
 
-    def __init__(self, settings: NicProcess) -> None:
-        """Prepare for the devices of ``settings``; nothing is made before the context is entered."""
-        self._settings = settings
-        self._stack = contextlib.ExitStack()
-        self._ways: list[tuple[Redirect, Counter, Counter]] = []
+@contextlib.contextmanager
+def kernel_bypass(settings: NicProcess) -> Iterator[Callable[[Int64Array], None]]:
+    """Join the devices, and yield a function that sets the counters ``KERNEL_...`` to the filters' counts.
 
-    def __enter__(self) -> KernelBypass:
-        """Remove filters and pairs that an earlier process left on these devices, and join the devices.
+    First it removes filters and pairs that an earlier process left on these devices; unless the kernel is to carry
+    frames, that is all. In the end it removes its own, if this is still permitted: enter it before rights are given up.
+    Where the kernel refuses (:class:`NetlinkRefusedError`), nothing is left behind.
+    """
+    paths = [path or OWN_NETNS for path in (settings.host_netns, settings.wire_netns)]
+    with Namespace.open(paths[0]) as host, Namespace.open(paths[1]) as wire:
+        near = f"no-host{index_and_address(host, settings.host_name)[0]}"
+        far = f"no-wire{index_and_address(wire, settings.wire)[0]}"
+        ways: Ways = []
 
-        Where the kernel refuses (:class:`NetlinkRefusedError`), nothing is left behind.
-        """
-        self._open()
+        def remove() -> None:
+            remove_redirects(host, settings.host_name)
+            remove_redirects(wire, settings.wire)
+            # A device that was made anew has another index, so only one end of an old pair may be known.
+            remove_link(host, near)
+            remove_link(wire, far)
+
+        def read_into(counters: Int64Array) -> None:
+            for redirect, frames, octets in ways:
+                with contextlib.suppress(NetlinkRefusedError):  # the filter is gone: its counters stay unchanged
+                    moved = redirected(wire, redirect)
+                    # The kernel counts frames in 32 bits, and octets in 64.
+                    counters[frames] += (moved.frames - counters[frames]) & 0xFFFFFFFF
+                    counters[octets] = moved.octets
+
         try:
-            self._remove()
-            if self._settings.bypass == "kernel":
-                self._join()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Remove the filters and the pair, if this is still permitted."""
-        with contextlib.suppress(NetlinkRefusedError):
-            self._remove()
-        self._stack.close()
-
-    def read_into(self, counters: Int64Array) -> None:
-        """Set the counters ``KERNEL_...`` to the filters' counts; if a filter is gone, its counters stay unchanged."""
-        for redirect, frames, octets in self._ways:
+            remove()
+            if settings.bypass == "kernel":
+                ways += _join(settings, host, wire, near, far)
+            yield read_into
+        finally:
             with contextlib.suppress(NetlinkRefusedError):
-                moved = redirected(self._wire, redirect)
-                # The kernel counts frames in 32 bits, and octets in 64.
-                counters[frames] += (moved.frames - counters[frames]) & 0xFFFFFFFF
-                counters[octets] = moved.octets
+                remove()
 
-    def _open(self) -> None:
-        paths = [path or OWN_NETNS for path in (self._settings.host_netns, self._settings.wire_netns)]
-        self._host, self._wire = (self._stack.enter_context(Namespace.open(path)) for path in paths)
-        self._is_one_netns = Path(paths[0]).stat().st_ino == Path(paths[1]).stat().st_ino
-        self._near = f"no-host{index_and_address(self._host, self._settings.host_name)[0]}"
-        self._far = f"no-wire{index_and_address(self._wire, self._settings.wire)[0]}"
 
-    def _remove(self) -> None:
-        remove_redirects(self._host, self._settings.host_name)
-        remove_redirects(self._wire, self._settings.wire)
-        # A device that was made anew has another index, so only one end of an old pair may be known.
-        remove_link(self._host, self._near)
-        remove_link(self._wire, self._far)
-
-    def _join(self) -> None:
-        host, wire = self._settings.host_name, self._settings.wire
-        # The host's frames leave through a TAP, but arrive at the NIC's end of a veth pair.
-        sent: Hook = "ingress" if self._settings.host_is_veth else "egress"
-        received: Hook = "egress" if self._settings.host_is_veth else "ingress"
-        named = redirect_program(self._settings.tag_tos)
-        if self._settings.host_is_veth and self._is_one_netns:
-            tx, rx = Redirect(host, sent, wire, "egress"), Redirect(wire, "ingress", host, received)
-            add_redirect(self._wire, tx, named)
-        else:
-            near, far = self._near, self._far
-            tx, rx = Redirect(far, "ingress", wire, "egress"), Redirect(wire, "ingress", far, "egress")
-            self._host.add_veth(near, far, self._settings.wire_netns or OWN_NETNS, PAIR_MTU)
-            # The filters come before the ends are up, so neither namespace's stack sees a frame on them.
-            add_redirect(self._host, Redirect(near, "ingress", host, received), EVERYTHING)
-            add_redirect(self._wire, tx, EVERYTHING)
-            set_silent(self._host, near, index_and_address(self._host, host)[1])
-            set_silent(self._wire, far)
-            add_redirect(self._host, Redirect(host, sent, near, "egress"), named)
-        add_redirect(self._wire, rx, named)
-        self._ways = [
-            (tx, Counter.KERNEL_TX_FRAMES, Counter.KERNEL_TX_OCTETS),
-            (rx, Counter.KERNEL_RX_FRAMES, Counter.KERNEL_RX_OCTETS),
-        ]
+def _join(settings: NicProcess, host_netns: Namespace, wire_netns: Namespace, near: str, far: str) -> Ways:
+    """Make the filters, and the pair ``near`` and ``far`` where it is needed."""
+    host, wire = settings.host_name, settings.wire
+    # The host's frames leave through a TAP, but arrive at the NIC's end of a veth pair.
+    sent: Hook = "ingress" if settings.host_is_veth else "egress"
+    received: Hook = "egress" if settings.host_is_veth else "ingress"
+    named = redirect_program(settings.tag_tos)
+    if settings.host_is_veth and is_same_netns(settings.host_netns, settings.wire_netns):
+        tx, rx = Redirect(host, sent, wire, "egress"), Redirect(wire, "ingress", host, received)
+        add_redirect(wire_netns, tx, named)
+    else:
+        tx, rx = Redirect(far, "ingress", wire, "egress"), Redirect(wire, "ingress", far, "egress")
+        host_netns.add_veth(near, far, settings.wire_netns or OWN_NETNS, PAIR_MTU)
+        # The filters come before the ends are up, so neither namespace's stack sees a frame on them.
+        add_redirect(host_netns, Redirect(near, "ingress", host, received), EVERYTHING)
+        add_redirect(wire_netns, tx, EVERYTHING)
+        set_silent(host_netns, near, index_and_address(host_netns, host)[1])
+        set_silent(wire_netns, far)
+        add_redirect(host_netns, Redirect(host, sent, near, "egress"), named)
+    add_redirect(wire_netns, rx, named)
+    return [
+        (tx, Counter.KERNEL_TX_FRAMES, Counter.KERNEL_TX_OCTETS),
+        (rx, Counter.KERNEL_RX_FRAMES, Counter.KERNEL_RX_OCTETS),
+    ]

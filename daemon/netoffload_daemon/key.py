@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import string
 from pathlib import Path
 from typing import Final
 
@@ -31,13 +32,8 @@ def load_key(path: Path) -> bytes:
     if len(octets) == KEY_LEN:
         return octets
     digits = octets.removesuffix(b"\n").removesuffix(b"\r")
-    if len(digits) == 2 * KEY_LEN:
-        try:
-            key = bytes.fromhex(digits.decode("ascii"))
-        except ValueError:
-            key = b""
-        if len(key) == KEY_LEN:  # fromhex skips blanks
-            return key
+    if len(digits) == 2 * KEY_LEN and set(digits) <= set(string.hexdigits.encode()):
+        return bytes.fromhex(digits.decode())
     raise UsageError(f"key {path} is neither {KEY_LEN} octets nor {2 * KEY_LEN} hexadecimal digits: {_MAKE}")
 
 

@@ -2,7 +2,8 @@
 
 :func:`serve` waits, then takes at most one batch per direction, and waits again, so that neither direction can starve
 the other. ``_from_wire`` and ``_from_host`` are the two directions; ``_send`` and ``_deliver`` write to the devices. An
-error of one frame is counted and the loop goes on; only a deleted device ends the loop.
+error of one frame is counted and the loop goes on. A device that is down is looked at again and again: only a deleted
+device ends the loop.
 """
 
 from __future__ import annotations
@@ -40,8 +41,20 @@ from netoffload_daemon.port import (
 )
 from netoffload_daemon.sockets import answer_questions
 from netoffload_daemon.trace import TraceRing
-from netoffload_daemon.trouble import BACK_OFF_NS, HOST_GONE, STOPPED, WIRE_GONE, look_again, read_failed, suspect
 from netoffload_daemon.vlan import TAG_LEN
+
+STOPPED: Final = 0
+"""In ``Port.state[ENDED]``: no device was deleted. As the loop's result: stopped as asked, both directions empty."""
+HOST_GONE: Final = 1
+"""The host's device was deleted."""
+WIRE_GONE: Final = 2
+"""The wire was deleted."""
+
+_BACK_OFF_NS: Final = 100_000_000
+"""Pause after a device that is down, so that the loop does not spin on it."""
+_LOOKS: Final = 50
+"""How often to check whether a device that is down was deleted: the kernel first reports "down", and unbinds the socket
+a moment later without a report."""
 
 DRAIN_ROUNDS: Final = 256
 """The most batches per direction when stopping, so that a host that goes on sending cannot keep the NIC alive."""
@@ -83,7 +96,7 @@ def serve(event: int, roles: int, settings: LoopSettings, port: Port) -> int:
         if ready == 0:
             if not has_frames:
                 rounds_left = min(rounds_left, 0)  # both directions are empty: the drain is complete
-            look_again(port)
+            _look_again(port)
         elif polled[2, 1] >> 16:
             polled[2, 0], rounds_left = -1, DRAIN_ROUNDS
             if roles & TX and not settings.keeps_table:
@@ -125,7 +138,7 @@ def _drain_timeout_ns(port: Port, has_frames: bool, waits_for_wire: bool) -> int
 @inline_kernel
 def _timeout_ns(settings: LoopSettings, port: Port, active_ns: int, waits_for_wire: bool, roles: int) -> int:
     """Return how long to sleep at most: 0 while busy polling, else until the next frame is due, or for ever (-1)."""
-    timeout_ns = BACK_OFF_NS if port.state[SUSPECT] else -1
+    timeout_ns = _BACK_OFF_NS if port.state[SUSPECT] else -1
     if settings.busy_ns and syscalls.now_ns(port.clock) - active_ns < settings.busy_ns:
         return 0
     if settings.faults.is_on and not waits_for_wire:
@@ -147,7 +160,7 @@ def _from_wire(settings: LoopSettings, port: Port) -> None:
     messages, nic = port.in_messages, port.nic
     taken = libc.recvmmsg(port.wire, messages.ctypes.data, WIRE_BATCH, syscalls.MSG_DONTWAIT, 0)
     if taken < 0:
-        read_failed(port)
+        _read_failed(port)
         return
     for index in range(taken):
         start = vlan.restore_tag(port.wire_in[index], messages[index], port.in_controls[index])
@@ -208,7 +221,7 @@ def _deliver(frame: Uint8Array, length: int, settings: LoopSettings, port: Port)
             port.state[ENDED] = HOST_GONE
         elif number in (EIO, ENETDOWN, ENXIO):
             port.nic.counters[Counter.DROP_HOST_DOWN] += 1
-            suspect(port)
+            _suspect(port)
         elif number in (EAGAIN, ENOBUFS):
             port.nic.counters[Counter.DROP_HOST_FULL] += 1
         else:
@@ -255,7 +268,7 @@ def _from_host(settings: LoopSettings, port: Port) -> None:
         start, length = _read_host(row, settings, port)
         if length < 0:
             if port.line[LINE_END] == 0:  # else frames in line go first; the device reports its error again
-                read_failed(port)
+                _read_failed(port)
             return
         frame = port.host_in[row, start:]
         before = syscalls.now_ns(port.clock)
@@ -354,7 +367,7 @@ def _send(settings: LoopSettings, port: Port) -> bool:
             port.nic.counters[Counter.DROP_WIRE_FULL] += 1
         elif number in (ENETDOWN, ENXIO):
             port.nic.counters[Counter.DROP_WIRE_DOWN] += 1
-            suspect(port)
+            _suspect(port)
         else:
             port.nic.counters[Counter.DROP_WIRE_REFUSED] += 1
         port.line[LINE_FIRST] = first + 1
@@ -367,3 +380,41 @@ def _trace(
     settings: LoopSettings, ring: TraceRing, interface: int, way: int, address: int, length: int, now_ns: int
 ) -> None:
     trace.record(ring, interface, way, address, length, now_ns + settings.wall_offset_ns)
+
+
+@kernel
+def _read_failed(port: Port) -> None:
+    """Find out why a device gave no frame; pause if it is down."""
+    number = syscalls.errno()
+    if number in (EAGAIN, EINTR):
+        return
+    if number == EBADFD:
+        port.state[ENDED] = HOST_GONE
+        return
+    _suspect(port)
+    if port.state[ENDED] == STOPPED:
+        syscalls.wait(port.polled, 0, _BACK_OFF_NS, port.clock)
+
+
+@kernel
+def _suspect(port: Port) -> None:
+    """Check whether a device that is down was deleted, at once and in the following rounds."""
+    port.state[SUSPECT] = _LOOKS
+    _look(port)
+
+
+@inline_kernel
+def _look_again(port: Port) -> None:
+    """Check once more, if a device may have been deleted."""
+    if port.state[SUSPECT]:
+        port.state[SUSPECT] -= 1
+        _look(port)
+
+
+@kernel
+def _look(port: Port) -> None:
+    """End the loop if the interface of a packet socket was deleted."""
+    if libc.is_interface_gone(port.host, port.address):
+        port.state[ENDED] = HOST_GONE
+    elif libc.is_interface_gone(port.wire, port.address):
+        port.state[ENDED] = WIRE_GONE

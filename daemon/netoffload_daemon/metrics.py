@@ -20,10 +20,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from netoffload.control import ConnectionServer, receive_until
+from netoffload.control import receive_until, serve_connections
 from netoffload.engine.counters import MEANINGS
 from netoffload.errors import SystemRefusedError
 
@@ -35,8 +35,8 @@ CONNECTIONS_MAX: Final = 8
 
 _OK: Final = "200 OK"
 _FAMILIES: Final = {
-    "drop_": ("netoffload_drops_total", "reason", "frames that were dropped, by reason"),
     "bypass_": ("netoffload_bypass_total", "reason", "frames from the host that were not compressed, by reason"),
+    "drop_": ("netoffload_drops_total", "reason", "frames that were dropped, by reason"),
     "fault_": ("netoffload_faults_total", "kind", "faults made on purpose, by kind"),
     "tx_class_": ("netoffload_tx_floats_total", "bits", "floats that were compressed, by the bits they took"),
 }
@@ -49,46 +49,30 @@ def exposition(info: Mapping[str, Any], counters: Mapping[str, int], flows: Mapp
     The MTU in ``info`` (of the control socket) becomes a gauge; all else but the pid are labels of ``netoffload_info``.
     """
     labels = {name: value for name, value in info.items() if name not in ("pid", "mtu")}
-    lines = [*_family("netoffload_info", "gauge", "this NIC: always 1"), _sample("netoffload_info", labels, 1)]
-    lines += _family("netoffload_wire_mtu_octets", "gauge", "the wire's present MTU")
-    lines.append(_sample("netoffload_wire_mtu_octets", {}, info["mtu"]))
-    lines += _family("netoffload_flows", "gauge", "flows that carried tagged segments and are in the flow table")
-    lines += [_sample("netoffload_flows", {"direction": name}, count) for name, count in flows.items()]
-    begun = set()
-    for name, count in sorted(counters.items(), key=lambda pair: _place(pair[0])):
-        prefix = _prefix(name)
-        if prefix is not None:
-            metric, label, text = _FAMILIES[prefix]
-            lines += [] if metric in begun else _family(metric, "counter", text)
-            begun.add(metric)
-            lines.append(_sample(metric, {label: name.removeprefix(prefix)}, count))
-        elif name.endswith(_NANOSECONDS):
+    known = [({"direction": name}, count) for name, count in flows.items()]
+    lines = [
+        *_family("netoffload_info", "gauge", "this NIC: always 1", [(labels, 1)]),
+        *_family("netoffload_wire_mtu_octets", "gauge", "the wire's present MTU", [({}, info["mtu"])]),
+        *_family("netoffload_flows", "gauge", "flows that carried tagged segments and are in the flow table", known),
+    ]
+    for name, count in counters.items():
+        if name.endswith(_NANOSECONDS):
             metric = f"netoffload_{name.removesuffix(_NANOSECONDS)}_seconds_total"
-            text = MEANINGS[name].replace("nanoseconds", "seconds")
-            lines += [*_family(metric, "counter", text), _sample(metric, {}, count / 1e9)]
-        else:
-            metric = f"netoffload_{name}_total"
-            lines += [*_family(metric, "counter", MEANINGS[name]), _sample(metric, {}, count)]
+            lines += _family(metric, "counter", MEANINGS[name].replace("nanoseconds", "seconds"), [({}, count / 1e9)])
+        elif not name.startswith(tuple(_FAMILIES)):
+            lines += _family(f"netoffload_{name}_total", "counter", MEANINGS[name], [({}, count)])
+    for prefix, (metric, label, text) in _FAMILIES.items():
+        of_family = {name.removeprefix(prefix): count for name, count in counters.items() if name.startswith(prefix)}
+        lines += _family(metric, "counter", text, [({label: name}, count) for name, count in of_family.items()])
     return "\n".join(lines) + "\n"
 
 
-def _prefix(name: str) -> str | None:
-    return next((prefix for prefix in _FAMILIES if name.startswith(prefix)), None)
-
-
-def _place(name: str) -> str:
-    """Return the sort key of a counter, so that samples of a family stand together (the sort is stable)."""
-    return _prefix(name) or ""
-
-
-def _family(metric: str, kind: str, text: str) -> list[str]:
-    escaped = text.replace("\\", r"\\").replace("\n", r"\n")
-    return [f"# HELP {metric} {escaped}", f"# TYPE {metric} {kind}"]
-
-
-def _sample(metric: str, labels: Mapping[str, Any], value: float) -> str:
-    said = ",".join(f'{name}="{_escape(str(text))}"' for name, text in labels.items())
-    return f"{metric}{{{said}}} {value}" if said else f"{metric} {value}"
+def _family(metric: str, kind: str, text: str, samples: Iterable[tuple[Mapping[str, Any], float]]) -> list[str]:
+    lines = [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}"]
+    for labels, value in samples:
+        said = ",".join(f'{name}="{_escape(str(label))}"' for name, label in labels.items())
+        lines.append(f"{metric}{{{said}}} {value}" if said else f"{metric} {value}")
+    return lines
 
 
 def _escape(text: str) -> str:
@@ -113,7 +97,7 @@ def serve_metrics(port: int, read: Callable[[], str]) -> Iterator[int]:
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
         raise SystemRefusedError(f"cannot serve metrics on 127.0.0.1:{port}: {error.strerror}") from error
-    with ConnectionServer("metrics", listener, serve, CONNECTIONS_MAX, lambda _: _response("503 Busy")):
+    with serve_connections("metrics", listener, serve, CONNECTIONS_MAX, lambda _: _response("503 Busy")):
         yield listener.getsockname()[1]
 
 

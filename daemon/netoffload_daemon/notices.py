@@ -73,13 +73,10 @@ class Notices:
             count = int(self._nic.counters[counter])
             if count == self._reported[counter] or self._quiet[counter]:
                 continue
-            if counter == Counter.BYPASS_UNPROMISED and not self._lacks_sockets():
+            if counter == Counter.BYPASS_UNPROMISED and not np.any(self._nic.flows[:SLOTS, PROMISE] == NO_SOCKET):
                 continue  # these sockets exist and bear no tag: as it should be
             fresh, self._reported[counter], self._quiet[counter] = count - self._reported[counter], count, QUIET_LOOKS
             log.say(event, text.format(count=fresh), level="warning", count=fresh)
-
-    def _lacks_sockets(self) -> bool:
-        return bool(np.any(self._nic.flows[:SLOTS, PROMISE] == NO_SOCKET))
 
     def _run(self) -> None:
         while not self._closing.wait(LOOK_S):

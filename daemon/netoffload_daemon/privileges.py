@@ -83,16 +83,11 @@ def drop(user: str) -> None:
         os.setresuid(uid, uid, uid)
     except OSError as error:
         raise SystemRefusedError(_refusal(f"become user {user}", error.errno, needed)) from error
-    _clear_capabilities()
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    if _libc.capset(header, (ctypes.c_uint32 * 6)()) != 0:  # three empty sets, for this thread
+        raise SystemRefusedError(f"cannot give up capabilities: {os.strerror(ctypes.get_errno())}")
     _prctl(_PR_SET_DUMPABLE, 0, "become undumpable")
     _check_every_thread()
-
-
-def _clear_capabilities() -> None:
-    """Call capset(2) with three empty sets, for this thread."""
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    if _libc.capset(header, (ctypes.c_uint32 * 6)()) != 0:
-        raise SystemRefusedError(f"cannot give up capabilities: {os.strerror(ctypes.get_errno())}")
 
 
 def _check_every_thread() -> None:

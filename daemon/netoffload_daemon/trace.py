@@ -133,7 +133,6 @@ class TraceFile:
         self._path = path
         self._rings = rings
         self._written_len = 0
-        self._is_open = True
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._drain_forever, name="trace", daemon=True)
         try:
@@ -162,9 +161,9 @@ class TraceFile:
         """Copy the rings to the file, or discard them if the file takes no more."""
         for ring in self._rings:
             head, tail = int(ring.state[_HEAD]), int(ring.state[_TAIL])
-            if self._is_open:
+            if not ring.state[_CLOSED]:
                 tail = self._carry(ring, tail, head)
-            if not self._is_open:
+            if ring.state[_CLOSED]:
                 ring.state[_LOST] += sum(1 for _ in _block_ends(ring, tail, head))
                 ring.state[_TAIL] = head
 
@@ -177,7 +176,6 @@ class TraceFile:
                 self._write(ring.words[at % size : at % size + end - at].view(np.uint8).data)
                 at = end
         except OSError as error:
-            self._is_open = False
             for each in self._rings:
                 each.state[_CLOSED] = 1
             written = tail + (self._written_len - before) // 4

@@ -16,7 +16,7 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from netoffload.devices.netns import in_netns
@@ -29,54 +29,47 @@ _SIOCGIFMTU: Final = 0x8921
 _IFREQ: Final = struct.Struct("16si20x")
 
 
-class MtuWatch:
-    """A thread that reports the MTU of one interface, at its start and after every change; a context manager."""
+@contextlib.contextmanager
+def watched_mtu(name: str, netns: str | None, report: Callable[[int], None]) -> Iterator[None]:
+    """Let a thread call ``report`` with an interface's MTU in octets, now and after every change.
 
-    def __init__(self, name: str, netns: str | None, report: Callable[[int], None]) -> None:
-        """Open the socket; the thread starts when the context is entered.
-
-        It calls ``report`` with the MTU in octets, perhaps several times with the same one.
-        """
-        self._report = report
-        with contextlib.ExitStack() as stack, in_netns(netns):
+    It may come several times with the same one.
+    """
+    with contextlib.ExitStack() as stack:
+        with in_netns(netns):
             try:
-                self._index = socket.if_nametoindex(name)
+                index = socket.if_nametoindex(name)
                 kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-                self._sock = stack.enter_context(socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE))
-                self._sock.bind((0, _RTMGRP_LINK))
+                sock = stack.enter_context(socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE))
+                sock.bind((0, _RTMGRP_LINK))
             except OSError as error:
                 raise DeviceError(f"the MTU of {name} cannot be watched: {error.strerror}") from error
-            stack.pop_all()
-        self._stopped = os.eventfd(0, os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._watch, name="mtu", daemon=True)
+        stopped = os.eventfd(0, os.EFD_CLOEXEC)
+        stack.callback(os.close, stopped)
+        thread = threading.Thread(target=_watch, args=(sock, index, stopped, report), name="mtu", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            os.eventfd_write(stopped, 1)
+            thread.join()
 
-    def __enter__(self) -> MtuWatch:
-        """Start the thread."""
-        self._thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        """End the thread and close the socket."""
-        os.eventfd_write(self._stopped, 1)
-        self._thread.join()
-        self._sock.close()
-        os.close(self._stopped)
-
-    def _watch(self) -> None:
-        while True:
-            with contextlib.suppress(OSError):  # the interface is gone: the NIC keeps the last MTU
-                self._report(self._read_mtu())
-            ready = select.select([self._sock.fileno(), self._stopped], [], [])[0]
-            if self._stopped in ready:
+def _watch(sock: socket.socket, index: int, stopped: int, report: Callable[[int], None]) -> None:
+    while True:
+        with contextlib.suppress(OSError):  # the interface is gone: the NIC keeps the last MTU
+            report(_read_mtu(sock, index))
+        if stopped in select.select([sock.fileno(), stopped], [], [])[0]:
+            return
+        try:
+            while sock.recv(1):  # the rest of an announcement is dropped with its beginning
+                pass
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
                 return
-            try:
-                while self._sock.recv(1):  # the rest of an announcement is dropped with its beginning
-                    pass
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
-                    return
 
-    def _read_mtu(self) -> int:
-        """Return the MTU; every socket of a namespace answers for its interfaces, whatever they are called by now."""
-        request = fcntl.ioctl(self._sock, _SIOCGIFNAME, _IFREQ.pack(b"", self._index))
-        return int(_IFREQ.unpack(fcntl.ioctl(self._sock, _SIOCGIFMTU, request))[1])
+
+def _read_mtu(sock: socket.socket, index: int) -> int:
+    """Return the MTU; every socket of a namespace answers for its interfaces, whatever they are called by now."""
+    request = fcntl.ioctl(sock, _SIOCGIFNAME, _IFREQ.pack(b"", index))
+    return int(_IFREQ.unpack(fcntl.ioctl(sock, _SIOCGIFMTU, request))[1])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from netoffload.control import ControlServer
+from netoffload.control import serve_control
 from netoffload.lab.testbed import NicSettings, Plan, TestbedSettings, make_plan
 from netoffload.lab.testbed.journal import Journal
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
@@ -37,7 +37,7 @@ def served(nic: Nic, testbed_plan: Plan) -> Iterator[Path]:
     path = testbed_plan.nodes[0].control_path
     assert path is not None
     handlers = make_handlers(NicProcess(host="tap:inc0", wire="wire0"), port_of(nic), -1)
-    with ControlServer(path, handlers):
+    with serve_control(path, handlers):
         yield path
 
 

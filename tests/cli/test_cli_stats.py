@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from netoffload.control import ControlServer
+from netoffload.control import serve_control
 from netoffload.engine.counters import Counter
 from netoffload.lab.testbed import NicSettings, TestbedSettings, make_plan
 from netoffload.lab.testbed.journal import Journal
@@ -92,7 +92,7 @@ def test_one_of_several_that_does_not_answer_is_said_once(served: Path, cli: Cli
 
 
 def test_another_program_on_the_socket_is_one_line(tmp_path: Path, cli: Cli) -> None:
-    with ControlServer(tmp_path / "other.sock", {"wires": lambda _: {}}):
+    with serve_control(tmp_path / "other.sock", {"wires": lambda _: {}}):
         done = cli("stats", str(tmp_path / "other.sock"))
     assert done.returncode == 1
     assert "unknown command 'info'" in done.stderr

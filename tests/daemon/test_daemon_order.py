@@ -14,7 +14,7 @@ from netoffload.engine.counters import Counter
 from netoffload.engine.nic import REBUILT_BATCH
 from netoffload.nic_options.faults import FaultSettings
 from netoffload_daemon.__main__ import compile_loop
-from netoffload_daemon.trouble import STOPPED
+from netoffload_daemon.loop import STOPPED
 from tests.daemon.port_bench import Bench
 from tests.engine.frames import make_segment
 from tests.engine.nic_pair import Nic, connect

@@ -19,7 +19,7 @@ from netoffload.lab.testbed.stream import stream
 from netoffload.netlink import netns_path
 from netoffload.netlink.redirect import has_clsact, remove_link
 from netoffload.nic_options import NicProcess
-from netoffload_daemon.bypass import KernelBypass
+from netoffload_daemon.bypass import kernel_bypass
 from tests.shared.beds import built, counters, grown, nic_command
 from tests.shared.commands import running_nic
 from tests.shared.transfers import transfer
@@ -183,16 +183,14 @@ def test_what_a_killed_nic_left_is_found_when_a_device_was_made_anew(plain_bed: 
             make(name)
             stack.callback(remove_link, namespace, name)
         for bypass in ("kernel", "user"):
-            killed = KernelBypass(settings)
-            killed.__enter__()
-            stack.callback(killed.__exit__)
+            stack.enter_context(kernel_bypass(settings))  # its process was killed
             assert len(links_of(node.netns)) == len(before) + 4
             remove_link(namespace, gone)
             make(gone)
             with (
                 forwarding(["--host", "tap:t1", "--host-netns", netns, "--wire", "w0", "--wire-netns", netns])
                 if (bypass == "user")
-                else KernelBypass(settings)
+                else kernel_bypass(settings)
             ):
                 assert len(links_of(node.netns)) == len(before) + (2 if bypass == "user" else 4)
             assert len(links_of(node.netns)) == len(before) + 2

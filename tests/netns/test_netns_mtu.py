@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from netoffload.devices.mtu import MtuWatch
+from netoffload.devices.mtu import watched_mtu
 from netoffload.devices.packet import open_packet
 from netoffload.lab.testbed import NicSettings, Testbed
 from netoffload.netlink import netns_path
@@ -76,7 +76,7 @@ def test_the_watch_sees_the_mtu_at_its_start_and_every_change(wire: str) -> None
         while not seen or seen[-1] != mtu:
             assert time.monotonic() < deadline
 
-    with MtuWatch("w0", wire, seen.append):
+    with watched_mtu("w0", wire, seen.append):
         wait_for(1500)
         for name, mtu in (("w1", 1000), ("w0", 1280), ("w0", 9000)):
             subprocess.run(["nsenter", f"--net={wire}", "ip", "link", "set", name, "mtu", str(mtu)], check=True)

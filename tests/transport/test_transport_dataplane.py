@@ -33,7 +33,7 @@ from netoffload.collectives.hierarchy import SubExchange
 from netoffload.collectives.schedule import consecutive
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import ENV_CONTROL, TOS_COMPRESS
-from netoffload.control import ControlServer
+from netoffload.control import serve_control
 from netoffload.engine import judgement
 from netoffload.errors import CollectiveError, ControlError, PeerLostError, UsageError
 from netoffload.transport.calls import CallQueue, Calls
@@ -79,7 +79,7 @@ def test_a_rank_asks_its_nic_how_to_mark(tmp_path: Path, monkeypatch: pytest.Mon
     info = {"codec": "bounded", "bound_k": 8, "tag": "0x48", "ports": "7100-7110"}
     monkeypatch.delenv(ENV_CONTROL, raising=False)
     assert own_nic(None) == (None, None)
-    with ControlServer(tmp_path / "nic.sock", {"info": lambda _: info}):
+    with serve_control(tmp_path / "nic.sock", {"info": lambda _: info}):
         monkeypatch.setenv(ENV_CONTROL, str(tmp_path / "nic.sock"))
         assert own_nic(None) == (Marking(0x48, ((7100, 7110),)), Precision("bounded", 8))
         info["tag"] = "any"

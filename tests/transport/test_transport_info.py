@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from netoffload.control import ControlServer, Handler
+from netoffload.control import Handler, serve_control
 from netoffload.engine.counters import Counter
 from netoffload.errors import CollectiveError
 from netoffload.transport.info import CommInfo, Connection, NicAccount, NicShare, with_nic
@@ -41,8 +41,9 @@ def nic(tmp_path: Path) -> Iterator[tuple[str, list[dict[str, Any]], dict[str, i
     flows: list[dict[str, Any]] = []
     counters = {counter.name.lower(): 0 for counter in Counter}
     handlers: dict[str, Handler] = {"flows": lambda _: {"flows": flows}, "counters": lambda _: {"counters": counters}}
-    with ControlServer(tmp_path / "nic.sock", handlers) as server:
-        yield str(server.path), flows, counters
+    path = tmp_path / "nic.sock"
+    with serve_control(path, handlers):
+        yield str(path), flows, counters
 
 
 def account(path: str | None, sent: int = 4000) -> NicAccount:

@@ -12,7 +12,7 @@ import pytest
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.config import ENV_CONTROL, ENV_OFFLOAD
-from netoffload.control import ControlServer, Handler
+from netoffload.control import Handler, serve_control
 from netoffload.engine.counters import Counter
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport import (
@@ -290,7 +290,7 @@ def test_ranks_whose_nic_rounds_in_another_way_make_a_new_watch(
         later = another()
         return [one.watch.shared is first.watch.shared for one in (alike, later)]
 
-    with ControlServer(tmp_path / "nic.sock", handlers):
+    with serve_control(tmp_path / "nic.sock", handlers):
         assert run(body) == [[True, False]] * SIZE
 
 

@@ -36,7 +36,7 @@ from typing import Any, Final
 
 from netoffload import netlink
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, TAP_QUEUE_FRAMES, format_rate
-from netoffload.control import ControlServer, request
+from netoffload.control import request, serve_control
 from netoffload.errors import SystemRefusedError, TestbedError, UsageError
 from netoffload.lab.testbed import nics
 from netoffload.lab.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_ready, read_run
@@ -518,7 +518,7 @@ def metered(bed: Testbed) -> Iterator[Path]:
         }
 
     path = bed.plan.state_dir / f"meter-{secrets.token_hex(4)}.sock"
-    with ControlServer(path, {"wires": wires}):
+    with serve_control(path, {"wires": wires}):
         yield path
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from netoffload.config import ENV_METER
-from netoffload.control import ControlServer
+from netoffload.control import serve_control
 from netoffload.errors import ReplicaError, RunError, UsageError
 from netoffload.lab import reports
 from netoffload.lab.cli.training_runs import RunSeries
@@ -63,7 +63,7 @@ def test_readings_come_from_the_meter_and_the_nics_it_names(tmp_path: Path, monk
         return {"counters": {"tx_blocks": 3}}
 
     monkeypatch.setenv(ENV_METER, str(tmp_path / "meter"))
-    with ControlServer(tmp_path / "meter", {"wires": wires}), ControlServer(nic_path, {"counters": counters}):
+    with serve_control(tmp_path / "meter", {"wires": wires}), serve_control(Path(nic_path), {"counters": counters}):
         reading = read_meter()
     assert reading == Reading({"n0": (700, 7), "n1": (700, 7)}, {"n0": {"tx_blocks": 3}})
     monkeypatch.delenv(ENV_METER)
