@@ -10,7 +10,7 @@ import pytest
 from netoffload.lab.testbed import NicSettings, Testbed
 from tests.shared.beds import built, counters
 from tests.shared.quick_cases import by_day
-from tests.soak.events import kill_nic, link_down, nic_stopped, start_nic
+from tests.soak.events import kill_nic, link_down, nic_stopped
 from tests.soak.flows import Flow, await_progress
 from tests.soak.options import Direction, FlowOptions, Values
 
@@ -42,7 +42,7 @@ def attend(flow: Flow, seconds: float) -> None:
 def restart_receiving_nic(bed: Testbed, flow: Flow) -> None:
     kill_nic(bed, bed.plan.nodes[1])
     attend(flow, AWAY_S)
-    start_nic(bed, bed.plan.nodes[1])
+    bed.restart_nic(1)
 
 
 def restart_both_nics(bed: Testbed, flow: Flow) -> None:
@@ -50,7 +50,7 @@ def restart_both_nics(bed: Testbed, flow: Flow) -> None:
         kill_nic(bed, node)
     attend(flow, AWAY_S)
     for node in bed.plan.nodes:
-        start_nic(bed, node)
+        bed.restart_nic(node.index)
 
 
 def take_the_link_down(bed: Testbed, flow: Flow) -> None:

@@ -12,7 +12,7 @@ from netoffload.lab.testbed import Testbed, state_root
 from netoffload.netlink import NETNS_DIR, Namespace
 from tests.shared.beds import built
 from tests.soak import run
-from tests.soak.damage import Damage, DamagedSwitch, nft_path
+from tests.soak.damage import Damage, damaged_switch, nft_path
 from tests.soak.events import Events, ip
 from tests.soak.run import Soak
 
@@ -63,7 +63,7 @@ def test_a_flow_that_stands_still_over_a_whole_path_is_stuck(monkeypatch: pytest
 def test_damage_at_the_switch_hits_every_frame_it_should(plain_bed: Testbed, damage: Damage, times: int) -> None:
     n0, n1 = plain_bed.plan.nodes[:2]
     with (
-        DamagedSwitch(plain_bed.plan) as switch,
+        damaged_switch(plain_bed.plan) as switch,
         Namespace.open(n0.netns) as here,
         Namespace.open(n1.netns) as there,
         here.call(datagrams) as sender,

@@ -12,7 +12,7 @@ import pytest
 from netoffload.lab.testbed import NicSettings
 from tests.shared.beds import built, counters
 from tests.shared.quick_cases import by_day
-from tests.soak.damage import Damage, DamagedSwitch, nft_path
+from tests.soak.damage import Damage, damaged_switch, nft_path
 from tests.soak.events import add_ipv6, ethtool_path, set_segmentation, set_window_scaling
 from tests.soak.flows import Found, carry
 from tests.soak.options import Direction, FlowOptions, Values
@@ -38,7 +38,7 @@ def streams(
     small: bool = False,
 ) -> list[Found]:
     """Carry three connections, one of them over IPv6, with data both ways, and say what arrived."""
-    with built(nic=NicSettings(codec)) as bed, DamagedSwitch(bed.plan) as switch:
+    with built(nic=NicSettings(codec)) as bed, damaged_switch(bed.plan) as switch:
         assert add_ipv6(bed)
         for node in bed.plan.nodes:
             set_segmentation(node, False)

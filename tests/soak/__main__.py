@@ -13,7 +13,7 @@ from netoffload.cli.app import progress_bar
 from netoffload.config import BOUND_K_DEFAULT, CODECS, ENCAPSULATIONS
 from netoffload.errors import NetOffloadError
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
-from tests.soak.run import FLOWS, Soak, as_json
+from tests.soak.run import FLOWS, Soak
 
 BY_SEED = ("inceptionn", "bounded", "packed")
 """The codecs among which the seed chooses if ``--codec`` is left out."""
@@ -32,7 +32,7 @@ def run(asked: argparse.Namespace) -> int:
             print(f"{done}/{asked.rounds} {said}", file=sys.stderr, flush=True)
 
         def tell() -> None:
-            print(json.dumps({**as_json(soaking.result), "elapsed_s": time.monotonic() - started_s}, indent=2))
+            print(json.dumps({**vars(soaking.result), "elapsed_s": time.monotonic() - started_s}, indent=2))
 
         soaking = Soak(bed, asked.seed, on_round)
         stack.callback(tell)

@@ -20,9 +20,10 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Self
+from typing import Final
 
 from netoffload.errors import SystemRefusedError
 from netoffload.lab.testbed.plan import MTU_MAX, Plan
@@ -52,59 +53,23 @@ class Damage:
 
 
 def nft_path() -> str | None:
-    """Return the program nft, or None where it is missing."""
     return shutil.which("nft") or shutil.which("nft", path=SBIN)
 
 
 class DamagedSwitch:
-    """The switch of a testbed of two nodes, whose ports can damage what arrives; a context manager."""
+    """The switch of a testbed, whose ports to n0 and n1 can damage what arrives."""
 
-    def __init__(self, plan: Plan, seed: int = 0) -> None:
-        """Prepare to damage the frames between n0 and n1 of ``plan``; ``seed`` decides how long frames are held."""
-        self._plan, self._random = plan, random.Random(seed)
-        self._ports = [node.port for node in plan.nodes[:2]]
-        self._sockets: list[socket.socket] = []
-        self._stop_read, self._stop_write = -1, -1
-        self._thread: threading.Thread | None = None
+    def __init__(self, plan: Plan) -> None:
+        self._netns = plan.switch_netns
+        self.ports = [node.port for node in plan.nodes[:2]]
         self.held_frames = 0
-
-    def __enter__(self) -> Self:
-        """Make the way through the holder and start the thread that holds frames."""
-        if nft_path() is None:
-            raise SystemRefusedError("the program nft is missing: install the package nftables")
-        with Namespace.open(self._plan.switch_netns) as switch:
-            for index in (0, 1):
-                switch.add_veth(f"hold{index}", f"held{index}", None, MTU_MAX)
-                for end in ("hold", "held"):
-                    switch.set_up(f"{end}{index}")
-            names = ("held0", "held1", *self._ports)
-            self._sockets = [switch.call(partial(_open, name)) for name in names]
-        self._stop_read, self._stop_write = os.pipe()
-        self._thread = threading.Thread(target=self._hold, name="hold-frames", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop damaging, and remove the way through the holder."""
-        with contextlib.suppress(SystemRefusedError):
-            self.set_damage(Damage())
-        if self._thread is not None:
-            os.write(self._stop_write, b".")
-            self._thread.join()
-            os.close(self._stop_read)
-            os.close(self._stop_write)
-        for sock in self._sockets:
-            sock.close()
-        with contextlib.suppress(SystemRefusedError), Namespace.open(self._plan.switch_netns) as switch:
-            for index in (0, 1):
-                remove_link(switch, f"hold{index}")
 
     def set_damage(self, damage: Damage) -> None:
         """Damage frames as ``damage`` says from this call on; without a share above 0 there is no rule."""
         rules = ["add table netdev soak", "delete table netdev soak"]
         if damage != Damage():
             rules.append("add table netdev soak")
-            for index, port in enumerate(self._ports):
+            for index, port in enumerate(self.ports):
                 hook = f'type filter hook ingress device "{port}" priority 0;'
                 rules.append(f"add chain netdev soak {port} {{ {hook} }}")
                 for share, verdict in (
@@ -116,27 +81,52 @@ class DamagedSwitch:
                     drawn = "" if lots >= NFT_SHARE else f"numgen random mod {NFT_SHARE} < {lots}"
                     if lots:
                         rules.append(f"add rule netdev soak {port} {drawn} counter {verdict}")
-        run_nft(self._plan.switch_netns, "\n".join(rules))
+        run_nft(self._netns, "\n".join(rules))
 
-    def _hold(self) -> None:
-        arrivals = {self._sockets[index].fileno(): index for index in (0, 1)}
-        held: list[tuple[float, int, int, bytes]] = []
-        while True:
-            wait_s = max(held[0][0] - time.monotonic(), 0) if held else None
-            readable = select.select([*arrivals, self._stop_read], [], [], wait_s)[0]
-            if self._stop_read in readable:
-                return
-            for descriptor in readable:
-                index = arrivals[descriptor]
-                frame, sender = self._sockets[index].recvfrom(FRAME_OCTETS_MAX)
-                if sender[2] != PACKET_OUTGOING and len(held) < HELD_MAX:
-                    due_s = time.monotonic() + self._random.uniform(*HOLD_S)
-                    self.held_frames += 1
-                    heapq.heappush(held, (due_s, self.held_frames, index, frame))
-            while held and held[0][0] <= time.monotonic():
-                _, _, index, frame = heapq.heappop(held)
-                with contextlib.suppress(OSError):  # the port is down, or its MTU has become smaller
-                    self._sockets[2 + (1 - index)].send(frame)
+
+@contextlib.contextmanager
+def damaged_switch(plan: Plan, seed: int = 0) -> Iterator[DamagedSwitch]:
+    """Make the way through the holder, for as long as the context lasts; ``seed`` decides how long frames are held."""
+    switch = DamagedSwitch(plan)
+    with Namespace.open(plan.switch_netns) as netns, contextlib.ExitStack() as stack:
+        for index in (0, 1):
+            netns.add_veth(f"hold{index}", f"held{index}", None, MTU_MAX)
+            stack.callback(remove_link, netns, f"hold{index}")
+            for end in ("hold", "held"):
+                netns.set_up(f"{end}{index}")
+        sockets = [stack.enter_context(netns.call(partial(_open, name))) for name in ("held0", "held1", *switch.ports)]
+        stopped = os.eventfd(0)
+        stack.callback(os.close, stopped)
+        holding = threading.Thread(target=_hold, args=(switch, sockets, stopped, seed), name="hold-frames", daemon=True)
+        holding.start()
+        try:
+            yield switch
+        finally:
+            os.eventfd_write(stopped, 1)
+            holding.join()
+            with contextlib.suppress(SystemRefusedError):
+                switch.set_damage(Damage())
+
+
+def _hold(switch: DamagedSwitch, sockets: Sequence[socket.socket], stopped: int, seed: int) -> None:
+    """Take frames from the first two sockets, and give them late to the port at the other side."""
+    draw, arrivals = random.Random(seed), {sockets[index].fileno(): index for index in (0, 1)}
+    held: list[tuple[float, int, int, bytes]] = []
+    while True:
+        wait_s = max(held[0][0] - time.monotonic(), 0) if held else None
+        readable = select.select([*arrivals, stopped], [], [], wait_s)[0]
+        if stopped in readable:
+            return
+        for descriptor in readable:
+            index = arrivals[descriptor]
+            frame, sender = sockets[index].recvfrom(FRAME_OCTETS_MAX)
+            if sender[2] != PACKET_OUTGOING and len(held) < HELD_MAX:
+                switch.held_frames += 1
+                heapq.heappush(held, (time.monotonic() + draw.uniform(*HOLD_S), switch.held_frames, index, frame))
+        while held and held[0][0] <= time.monotonic():
+            _, _, index, frame = heapq.heappop(held)
+            with contextlib.suppress(OSError):  # the port is down, or its MTU has become smaller
+                sockets[2 + (1 - index)].send(frame)
 
 
 def run_nft(netns: str, rules: str) -> None:

@@ -7,10 +7,12 @@ scaling of new connections stay until another event changes them, so that severa
 import contextlib
 import os
 import random
+import re
 import select
 import shutil
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -51,7 +53,7 @@ class Events:
         """Take a testbed of two nodes, and its switch if this machine damages frames; ``attend`` stands for sleep."""
         self.bed, self._switch, self._draw, self._attend = bed, switch, draw, attend
         self.missing: list[str] = []
-        self._counted = {node.name: dict[str, int]() for node in bed.plan.nodes}
+        self._killed = Counter[str]()
         self._events: dict[str, tuple[int, Callable[[], str]]] = {
             "mtu of links": (2, self._link_mtu),
             "mtu of routes": (2, self._route_mtu),
@@ -77,12 +79,10 @@ class Events:
 
     def counters(self) -> dict[str, int]:
         """Return the counters of both NICs, added up, with those of the processes that were killed before."""
-        total: dict[str, int] = {}
+        total = self._killed.copy()
         for node in self.bed.plan.nodes:
-            for counted in (self._counted[node.name], _counters(node)):
-                for name, count in counted.items():
-                    total[name] = total.get(name, 0) + count
-        return total
+            total.update(_counters(node))
+        return dict(total)
 
     def _node(self) -> NodePlan:
         return self._draw.choice(self.bed.plan.nodes)
@@ -114,8 +114,8 @@ class Events:
         if mtu >= 1280:
             networks["-6"] = "fd98::/64"
         for family, network in networks.items():
-            shown = ip("-n", node.netns, family, "route", "show", network).split()
-            if shown:
+            shown = ip("-n", node.netns, family, "route", "show", network)
+            if shown.strip():
                 metrics = locked if self._draw.random() < 0.7 else []
                 ip("-n", node.netns, family, "route", "change", *_without_mtu(shown), *metrics)
         return f"{node.name} {' '.join(locked)}"
@@ -131,11 +131,11 @@ class Events:
         nodes = list(self.bed.plan.nodes) if both else [self._node()]
         away_s = self._draw.choice((0.0, 0.0, self._draw.uniform(*OUTAGE_S)))
         for node in nodes:
-            self._keep_counters(node)
+            self._killed.update(_counters(node))
             kill_nic(self.bed, node)
         self._attend(away_s)
         for node in nodes:
-            start_nic(self.bed, node)
+            self.bed.restart_nic(node.index)  # with the flow table of the old one
         return f"{' and '.join(node.name for node in nodes)}, away for {away_s:.1f} s and a start"
 
     def _stop(self) -> str:
@@ -154,14 +154,8 @@ class Events:
         set_segmentation(node, word == "on")
         return f"{node.name} {word}"
 
-    def _keep_counters(self, node: NodePlan) -> None:
-        kept = self._counted[node.name]
-        for name, count in _counters(node).items():
-            kept[name] = kept.get(name, 0) + count
-
 
 def ip(*words: str) -> str:
-    """Run ip(8) and return what it prints."""
     done = subprocess.run(["ip", *words], capture_output=True, text=True)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
@@ -182,7 +176,6 @@ def add_ipv6(bed: Testbed) -> bool:
 
 
 def ethtool_path() -> str | None:
-    """Return the program ethtool, or None where it is missing."""
     return shutil.which("ethtool") or shutil.which("ethtool", path=SBIN)
 
 
@@ -235,11 +228,6 @@ def kill_nic(bed: Testbed, node: NodePlan) -> None:
         os.close(pidfd)
 
 
-def start_nic(bed: Testbed, node: NodePlan) -> None:
-    """Start a node's NIC again, with the flow table of the old one, and return when it forwards."""
-    bed.restart_nic(node.index)
-
-
 @contextlib.contextmanager
 def nic_stopped(bed: Testbed, node: NodePlan) -> Iterator[None]:
     """Hold a node's NIC with SIGSTOP while the context lasts."""
@@ -263,15 +251,6 @@ def _counters(node: NodePlan) -> dict[str, int]:
     return counted
 
 
-def _without_mtu(words: list[str]) -> list[str]:
-    """Return the words of a route without its MTU."""
-    kept: list[str] = []
-    skipping = False
-    for word in words:
-        if word == "mtu":
-            skipping = True
-        elif skipping:
-            skipping = word == "lock"
-        else:
-            kept.append(word)
-    return kept
+def _without_mtu(route: str) -> list[str]:
+    """Return the words of a route as ip(8) shows it."""
+    return re.sub(r"\bmtu (lock )?\d+", "", route).split()

@@ -60,11 +60,9 @@ class Flow:
         self._start("listen")
 
     def __enter__(self) -> Self:
-        """Return the flow."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End both programs, even if they are still busy."""
         for process in self._processes:
             process.kill()
             process.wait()
@@ -76,7 +74,6 @@ class Flow:
 
     @property
     def is_done(self) -> bool:
-        """Whether both ends have ended."""
         return len(self._said) == 2 or self.error is not None
 
     @property
@@ -111,7 +108,6 @@ class Flow:
                     process.stdin.flush()
 
     def finish(self, timeout_s: float) -> list[Found]:
-        """Wait until both ends are done, and return what they found."""
         deadline = time.monotonic() + timeout_s
         while not self.is_done:
             remaining_s = deadline - time.monotonic()
@@ -187,12 +183,8 @@ class Flow:
     def _send_words(self, direction: Direction, seed: int) -> dict[str, Any]:
         names = ("rotation", "octets", "write_octets", "rate_octets_per_s", "more", "cork")
         words = {name: getattr(direction, name) for name in names}
-        return {
-            **words,
-            "sent": str(self._values.sent(direction.distribution)),
-            "whole": direction.is_whole,
-            "seed": seed,
-        }
+        sent = str(self._values.sent(direction.distribution))
+        return {**words, "sent": sent, "whole": direction.is_whole, "seed": seed}
 
     def _receive_words(self, direction: Direction, seed: int) -> dict[str, Any]:
         words = {name: getattr(direction, name) for name in ("rotation", "read_octets", "pause_share", "pause_s")}

@@ -32,7 +32,6 @@ class Values:
             get(codec).round_trip(sent, bound_k).tofile(self.rounded(name))
 
     def sent(self, name: str) -> Path:
-        """Return the file with the values of a distribution."""
         return self._folder / f"{name}-sent.bin"
 
     def rounded(self, name: str) -> Path:

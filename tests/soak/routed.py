@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from netoffload.control import request
-from netoffload.errors import UsageError
 from netoffload.lab.testbed.build import Testbed
 from netoffload.lab.testbed.journal import Journal
 from netoffload.lab.testbed.plan import NodePlan
@@ -56,8 +55,6 @@ def routed(bed: Testbed, mtu: int, *, icmp: bool = True) -> Iterator[None]:
     The MTU is that of the link between them. Without ``icmp`` nft keeps them silent about datagrams that do not fit.
     """
     plan = bed.plan
-    if len(plan.nodes) != 2:
-        raise UsageError("a routed path needs a testbed of two nodes")
     second = f"no-{plan.run_id}-r1"
     Journal(plan.state_dir).append("netns", name=second)
     with Namespace.create(second), Namespace.open(plan.switch_netns) as first:

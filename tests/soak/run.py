@@ -12,11 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from netoffload.errors import UsageError
 from netoffload.lab.testbed.build import Testbed
-from tests.soak.damage import Damage, DamagedSwitch, nft_path
+from tests.soak.damage import Damage, damaged_switch, nft_path
 from tests.soak.events import Events, add_ipv6
 from tests.soak.flows import Flow, Found, wait_for_any
 from tests.soak.options import Values, draw_options
@@ -67,7 +66,6 @@ class SoakResult:
 
     @property
     def is_good(self) -> bool:
-        """No value is wrong, no flow was stuck, none broke."""
         return not (self.wrong or self.stuck or self.broken)
 
 
@@ -79,49 +77,41 @@ class Soak:
     """Rounds over a testbed of two nodes with NICs; ``result`` holds the findings of the rounds that have ended."""
 
     def __init__(self, bed: Testbed, seed: int, on_round: Told = lambda _done, _said: None) -> None:
-        """Take a running testbed; the seed decides events and flows, and every event ends with ``on_round``."""
+        """Take a running testbed of two nodes; every event ends with ``on_round``."""
         nic = bed.plan.settings.nic
-        if nic is None or len(bed.plan.nodes) != 2:
-            raise UsageError("a soak needs a testbed of two nodes with NICs")
+        assert nic is not None
         self.result = SoakResult(seed, nic.codec, nic.bound_k)
         self._bed, self._on_round = bed, on_round
         self._draw = random.Random(seed)
         self._ports = itertools.count(FIRST_PORT)
         self._flows: list[Flow] = []
-        self._stack = contextlib.ExitStack()
 
     def run(self, rounds: int, flows: int = FLOWS) -> SoakResult:
         """Let ``rounds`` events disturb ``flows`` flows at a time, and return the findings."""
         bed, result = self._bed, self.result
-        with self._stack:
-            self._stack.callback(self._end_flows)
+        with contextlib.ExitStack() as stack:
             values = Values(bed.make_scratch(), result.codec, result.bound_k, result.seed)
             has_ipv6 = add_ipv6(bed)
             switch = None
             if nft_path() is not None:
-                switch = self._stack.enter_context(DamagedSwitch(bed.plan, result.seed))
+                switch = stack.enter_context(damaged_switch(bed.plan, result.seed))
             events = Events(bed, switch, self._draw, self._attend)
             result.missing += events.missing + ([] if has_ipv6 else ["this kernel has no IPv6"])
-
-            def begin() -> None:
-                while len(self._flows) < flows:
-                    self._flows.append(Flow(bed, draw_options(self._draw, ipv6=has_ipv6), values, next(self._ports)))
-
             for _ in range(rounds):
-                begin()
+                while len(self._flows) < flows:
+                    options = draw_options(self._draw, ipv6=has_ipv6)
+                    self._flows.append(stack.enter_context(Flow(bed, options, values, next(self._ports))))
                 self._attend(0)
                 kind, said = events.next()
                 result.events[kind] += 1
                 result.rounds += 1
                 self._recover()
-                result.counters = events.counters()
-                self._share()
+                self._read(events)
                 self._on_round(result.rounds, f"{kind} {said}")
             if switch is not None:
                 switch.set_damage(Damage())
             self._finish()
-            result.counters = events.counters()
-            self._share()
+            self._read(events)
         return result
 
     def _attend(self, seconds: float) -> None:
@@ -194,22 +184,12 @@ class Soak:
         result.exact_after_begun += found.exact_after_begun if found.options.is_whole else 0
         result.sent_octets += found.sent_octets
 
-    def _share(self) -> None:
+    def _read(self, events: Events) -> None:
+        self.result.counters = events.counters()
         sent_octets = self.result.sent_octets + sum(flow.sent_octets for flow in self._flows if flow.options.tos)
         self.result.compressed_share = self.result.counters.get("tx_raw_octets", 0) / max(sent_octets, 1)
-
-    def _end_flows(self) -> None:
-        for flow in self._flows:
-            with flow:
-                pass
-        self._flows.clear()
 
 
 def _wrong(found: Found, is_tagged: bool) -> int:
     """Return how many values are wrong: neither as sent nor, in a tagged stream, the codec's round trip."""
     return found.wrong + found.tail_wrong + (0 if is_tagged else found.rounded)
-
-
-def as_json(result: SoakResult) -> dict[str, Any]:
-    """Return a result as JSON values."""
-    return {**vars(result), "events": dict(result.events)}
