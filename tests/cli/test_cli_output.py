@@ -1,27 +1,29 @@
-"""Output that takes nothing gets one clear line and no traceback; a line in a file stays a line."""
+"""Output that takes nothing gets one clear line and no traceback; a narrow terminal and a file show all of it whole."""
 
 import io
 import json
 import os
+import platform
 import subprocess
 import sys
 
 import pytest
 from rich.console import Console
 
+from netoffload.cli import top
 from netoffload.compiled.progress import COMPILING
+from netoffload.engine.summary import Rates
 from netoffload.lab.cli import testbed
-from tests.shared.commands import netoffload, python, refusal
+from tests.shared.commands import PYTHONPATH, netoffload, python, refusal
 
+PROGRAM = [sys.executable, "-m", "netoffload"]
 COMMANDS = (["--version"], ["status", "--help"], pytest.param(["doctor", "--json"], marks=pytest.mark.slow))
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_full_standard_output_is_one_clear_line(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
-        ran = subprocess.run(
-            [sys.executable, "-m", "netoffload", *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
-        )
+        ran = subprocess.run([*PROGRAM, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert (ran.returncode, ran.stderr) == (3, "netoffload: cannot write to standard output: No space left on device\n")
 
 
@@ -82,9 +84,7 @@ def test_a_reader_that_has_seen_enough_is_no_error_worth_a_line() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        ran = subprocess.run(
-            [sys.executable, "-m", "netoffload", "status", "--help"], stdout=writing, stderr=subprocess.PIPE, timeout=60
-        )
+        ran = subprocess.run([*PROGRAM, "status", "--help"], stdout=writing, stderr=subprocess.PIPE, timeout=60)
     finally:
         os.close(writing)
     assert (ran.returncode, ran.stderr) == (1, b"")
@@ -123,3 +123,43 @@ def test_what_compiles_is_a_whole_line_without_a_terminal(monkeypatch: pytest.Mo
         say(line)
         say("measuring")
     assert out.getvalue() == f"{line}\n"
+
+
+CODEC = ("bench", "codec", "--codec", "inceptionn", "--size", "64KiB", "--data", "gaussian:0.001", "--repeat", "1")
+
+
+def run(*words: str, columns: str | None) -> list[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    environment["PYTHONPATH"] = PYTHONPATH
+    if columns is not None:
+        environment["COLUMNS"] = columns
+    done = subprocess.run([*PROGRAM, *words], env=environment, capture_output=True, text=True, timeout=110, check=False)
+    assert "Traceback" not in done.stderr
+    assert "…" not in done.stdout
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", ["80", None])
+def test_the_codecs_figures_are_whole(columns: str | None) -> None:
+    said = run(*CODEC, columns=columns)
+    assert max(map(len, said)) <= int(columns or 200)
+    assert any(line.split()[:4] == ["gaussian:0.001", "0.0655", "inceptionn", "10"] for line in said)
+
+
+@pytest.mark.slow
+def test_the_doctors_lines_are_whole() -> None:
+    in_file = [line.split() for line in run("doctor", columns=None)]
+    assert ["ok", "Python", platform.python_version()] in in_file
+    assert all(set(words[:1]) & {"what", "ok", "missing", "-"} for words in in_file)  # one line for each check
+    assert max(map(len, run("doctor", columns="60"))) <= 60
+
+
+def test_top_fits_into_80_columns() -> None:
+    rates = Rates(1, 958.4e6, 941.2e6, 13.25, 1.234e9, 93.15e6, 12.75, 123456, 1234, 654321, 0)
+    console = Console(width=80, file=io.StringIO())
+    with console.capture() as said:
+        console.print(top._nic_table({"a12345/n0": rates}))
+    sent, received = said.get().splitlines()[-2:]
+    words = ["a12345/n0", "sent", "958.4", "Mb/s", "941.2", "Mb/s", "13.25", "123456", "654321", "1234"]
+    assert (sent.split(), received.split()) == (words, ["received", "1.234", "Gb/s", "93.15", "Mb/s", "12.75"])

@@ -1,14 +1,24 @@
 """The NIC as a process: wrong arguments, and a life between a real TAP and a real wire (traffic: tests/netns)."""
 
+import importlib
+import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from netoffload import engine
+from netoffload.control import request
 from netoffload.devices.packet import takes_bundles
+from netoffload.engine.counters import Counter
+from netoffload.errors import ControlError, SystemRefusedError
 from netoffload.netlink import Namespace
+from netoffload.nic_options import NicProcess
+from netoffload_daemon import bypass, faults, loop, privileges, trace
+from netoffload_daemon.__main__ import FAILED, Loop, _exit_code
 from netoffload_daemon.table import open_table
 from tests.shared.commands import netoffloadd, running_nic
 
@@ -38,10 +48,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--host", "veth:t0", "--wire", "lo", "--user", "no-such-user"], "user 'no-such-user' is unknown"),
         (["--host", "veth:t0", "--wire", "lo", "--trace-side", "left"], "choose from host, wire, both"),
         (["--host", "veth:t0", "--wire", "lo", "--trace-side", "wire"], "a trace side goes with a trace: give --trace"),
-        (
-            ["--host", "tap:t0", "--wire", "lo", "--bond", "10"],
-            "unrecognized arguments: --bond 10; see netoffloadd --help",
-        ),
+        (["--host", "tap:t0", "--wire", "lo", "--bond", "10"], "arguments: --bond 10; see netoffloadd --help"),
         ([], "arguments are required: --host, --wire; see netoffloadd --help"),
         (["--host", "tap:t0", "--wire", "lo", "--bypass", "kernel", "--fault", "loss=0.1"], "has to see every frame"),
         (["--host", "veth:t0", "--wire", "t0"], "t0 cannot be both the host's device and the wire"),
@@ -79,10 +86,6 @@ def test_what_the_system_refuses_is_one_line_and_leaves_nothing(arguments: list[
 @pytest.mark.slow
 @needs_root
 def test_ready_control_and_stop(wire: str, tmp_path: Path) -> None:
-    from netoffload.control import request
-    from netoffload.engine.counters import Counter
-    from netoffload.errors import ControlError
-
     control = tmp_path / "nic.sock"
     words = ["--host", "tap:nottest0", "--ephemeral", "--wire", "w0", "--wire-netns", wire, "--control", str(control)]
     with running_nic(words, stderr=subprocess.PIPE) as nic:
@@ -102,8 +105,6 @@ def test_ready_control_and_stop(wire: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("host", "ignore", "lines"), [("tap:t0", 0, 1), ("tap:t0", 1, 0), ("veth:w1", 0, 0)])
 def test_a_tap_beside_its_wire_is_warned_of(wire: str, tmp_path: Path, host: str, ignore: int, lines: int) -> None:
     """The kernel would answer ARP for the TAP's address on the wire, and the peer send past the NIC."""
-    from netoffload.control import request
-
     with Namespace.open(Path(wire).name) as namespace:
         namespace.set_sysctl("net.ipv4.conf.w0.arp_ignore", str(ignore))
     control = tmp_path / "nic.sock"
@@ -117,16 +118,11 @@ def test_a_tap_beside_its_wire_is_warned_of(wire: str, tmp_path: Path, host: str
 
 
 def test_a_loop_that_fails_is_not_a_success(capsys: pytest.CaptureFixture[str]) -> None:
-    from typing import Any
-
-    from netoffload.nic_options import NicProcess
-    from netoffload_daemon.__main__ import FAILED, Loop, _exit_code
-
     event = os.eventfd(0)
     no_port: Any = object()
-    loop = Loop(event, no_port, no_port)
-    loop.start(1)
-    assert loop.join() == FAILED
+    failing = Loop(event, no_port, no_port)
+    failing.start(1)
+    assert failing.join() == FAILED
     assert os.eventfd_read(event) == 1  # whoever else runs is told to stop
     os.close(event)
     assert _exit_code(FAILED, NicProcess(host="tap:t0", wire="lo")) == 1
@@ -166,13 +162,6 @@ def test_a_start_that_fails_leaves_no_flow_table_that_was_not_there(wire: str, t
 
 
 def test_every_counter_is_one_the_engine_or_the_loop_can_reach() -> None:
-    import importlib
-    import inspect
-
-    from netoffload import engine
-    from netoffload.engine.counters import Counter
-    from netoffload_daemon import bypass, faults, loop, trace
-
     kernels = ("lent", "pack", "path", "probation", "receive", "encapsulation", "router_errors")
     modules = [importlib.import_module(f"{engine.__name__}.{name}") for name in ("transmit", *kernels)]
     source = "".join(inspect.getsource(module) for module in (*modules, loop, faults, trace, bypass))
@@ -181,9 +170,6 @@ def test_every_counter_is_one_the_engine_or_the_loop_can_reach() -> None:
 
 
 def test_a_thread_that_ends_while_it_is_looked_at_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from netoffload.errors import SystemRefusedError
-    from netoffload_daemon import privileges
-
     (tmp_path / "7").mkdir()
     monkeypatch.setattr(privileges, "_TASKS", tmp_path)
     privileges._check_every_thread()

@@ -17,6 +17,11 @@ FIRST, SECOND = flows.FlowKey(4, 0, 1, 0, 2, 3), flows.FlowKey(6, -1, 6, 5, 7, 8
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "flows.bin"
+
+
 def learn(flow_table: Int64Array, key: flows.FlowKey, isn: int) -> int:
     """Make a connection; return its slot."""
     slot = int(flows.make_slot(flow_table, key, 5))
@@ -24,8 +29,7 @@ def learn(flow_table: Int64Array, key: flows.FlowKey, isn: int) -> int:
     return slot
 
 
-def test_flows_outlive_their_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "flows.bin"
+def test_flows_outlive_their_process(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = table.open_table(path)[0]
     words = first[flows.KEY_ROW].copy()
     learn(first, FIRST, 4711)
@@ -41,15 +45,14 @@ def test_flows_outlive_their_process(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
 
 
-def test_the_table_has_all_its_blocks(tmp_path: Path) -> None:
-    path = tmp_path / "flows.bin"
+def test_the_table_has_all_its_blocks(path: Path) -> None:
     table.open_table(path)
     assert path.stat().st_blocks * 512 >= path.stat().st_size == table.HEADER_LEN + 8 * flows.ROWS * flows.FIELDS
 
 
 @pytest.mark.parametrize("damage", ["release", "format", "blocks", "fields", "shorter", "header"])
-def test_another_table_of_ours_is_set_aside(tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    path, old = tmp_path / "flows.bin", tmp_path / "flows.bin.old"
+def test_another_table_of_ours_is_set_aside(path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    old = path.with_name("flows.bin.old")
     old.write_bytes(b"of an earlier start")
     found = table.open_table(path)[0]
     learn(found, FIRST, 4)
@@ -77,8 +80,7 @@ def test_another_table_of_ours_is_set_aside(tmp_path: Path, damage: str, capsys:
 
 
 @pytest.mark.parametrize("what", ["text", "pipe", "folder"])
-def test_what_is_not_ours_is_refused_and_left_alone(tmp_path: Path, what: str) -> None:
-    path = tmp_path / "flows.bin"
+def test_what_is_not_ours_is_refused_and_left_alone(path: Path, what: str) -> None:
     if what == "text":
         path.write_bytes(b"my diary")
     elif what == "pipe":
@@ -87,23 +89,21 @@ def test_what_is_not_ours_is_refused_and_left_alone(tmp_path: Path, what: str) -
         path.mkdir()
     with pytest.raises(DeviceError, match="is not a flow table"):
         table.open_table(path)
-    assert os.listdir(tmp_path) == ["flows.bin"]
+    assert os.listdir(path.parent) == ["flows.bin"]
     assert what != "text" or path.read_bytes() == b"my diary"
 
 
-def test_an_empty_file_becomes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "flows.bin"
+def test_an_empty_file_becomes_a_table(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.touch(0o644)
     table.open_table(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert capsys.readouterr().err == ""
 
 
-def test_a_table_from_before_the_last_boot_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "flows.bin"
+def test_a_table_from_before_the_last_boot_starts_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = table.open_table(path)[0]
     learn(found, FIRST, 4)
-    other_boot = tmp_path / "boot_id"
+    other_boot = path.with_name("boot_id")
     other_boot.write_text("another boot")
     monkeypatch.setattr(table, "BOOT_ID", other_boot)
     found = table.open_table(path)[0]
@@ -132,17 +132,16 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
 
 @needs_root
 def test_a_full_file_system_means_memory(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table.open_table(tiny / "flows.bin")[0][:] = np.arange(
-        flows.FIELDS
-    )  # every page: one that is not there would end this process
+    # Every page: one that is not there would end this process.
+    table.open_table(tiny / "flows.bin")[0][:] = np.arange(flows.FIELDS)
     assert "(No space left on device): this NIC keeps its flows in memory" in capsys.readouterr().err
     assert os.listdir(tiny) == []
 
 
 @needs_root
-def test_a_table_with_holes_on_a_full_file_system_means_memory(tiny: Path, tmp_path: Path) -> None:
-    table.open_table(tmp_path / "flows.bin")
-    whole = tmp_path.joinpath("flows.bin").read_bytes()
+def test_a_table_with_holes_on_a_full_file_system_means_memory(tiny: Path, path: Path) -> None:
+    table.open_table(path)
+    whole = path.read_bytes()
     with open(tiny / "flows.bin", "wb") as file:
         file.write(whole[: table.HEADER_LEN])
         file.truncate(len(whole))
@@ -152,8 +151,7 @@ def test_a_table_with_holes_on_a_full_file_system_means_memory(tiny: Path, tmp_p
     assert not found.outlives
 
 
-def test_a_table_that_others_may_write_or_read_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "flows.bin"
+def test_a_table_that_others_may_write_or_read_is_refused_and_left_alone(path: Path) -> None:
     table.open_table(path)
     octets = path.read_bytes()
     for mode in (0o620, 0o602, 0o640, 0o604):
@@ -166,8 +164,7 @@ def test_a_table_that_others_may_write_or_read_is_refused_and_left_alone(tmp_pat
 
 
 @needs_root
-def test_a_table_of_another_user_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "flows.bin"
+def test_a_table_of_another_user_is_refused(path: Path) -> None:
     table.open_table(path)
     os.chown(path, 65_534, 65_534)
     with pytest.raises(DeviceError, match="open to others than this user"):
@@ -175,8 +172,8 @@ def test_a_table_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_target", [False, True])
-def test_a_symbolic_link_is_not_followed(tmp_path: Path, has_target: bool) -> None:
-    path, target = tmp_path / "flows.bin", tmp_path / "target"
+def test_a_symbolic_link_is_not_followed(path: Path, has_target: bool) -> None:
+    target = path.with_name("target")
     path.symlink_to(target)
     if has_target:
         target.write_bytes(b"")
@@ -185,8 +182,7 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path, has_target: bool) -> No
     assert target.exists() == has_target
 
 
-def test_a_table_that_another_nic_has_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "flows.bin"
+def test_a_table_that_another_nic_has_is_refused_and_stays_as_it_is(path: Path) -> None:
     first = table.open_table(path).flows
     learn(first, FIRST, 4711)
     before = first.copy()

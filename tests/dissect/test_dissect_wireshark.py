@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from scapy.utils import wrpcap
 
 from netoffload.codec import CodecId, get
 from netoffload.dissect import lua_path
-from netoffload.dissect.capture import read_frames
+from netoffload.dissect.capture import Frame, read_frames
 from tests.dissect.captured import (
     REFUSED,
     TAKEN,
@@ -45,6 +45,18 @@ FIELDS = (
 )
 
 Tshark = Callable[..., str]
+Rows = list[list[str]]
+
+
+def fields_of(run: Tshark, capture: Path, *fields: str, where: str = "netoffload", more: Sequence[str] = ()) -> Rows:
+    """What tshark prints of these fields of the frames that its filter ``where`` passes, a row for each frame."""
+    words = [word for field in fields for word in ("-e", field)]
+    lines = run("-r", str(capture), *more, "-Y", where, "-T", "fields", *words).splitlines()
+    return [line.split("\t") for line in lines]
+
+
+def blocks_in(capture: Path) -> list[Frame]:
+    return [frame for frame in read_frames(capture, with_values=True) if frame.kind == "block"]
 
 
 def captures() -> dict[str, list[bytes]]:
@@ -110,12 +122,10 @@ def tshark(folder: Path) -> Tshark:
 
 @pytest.mark.slow
 def test_fields_are_those_of_the_layers(tshark: Tshark, folder: Path) -> None:
-    words = [word for field in FIELDS for word in ("-e", field)]
-    lines = tshark("-r", str(folder / "wire.pcap"), "-Y", "netoffload", "-T", "fields", *words).splitlines()
-    blocks = [frame for frame in read_frames(folder / "wire.pcap", with_values=True) if frame.kind == "block"]
-    assert len(lines) == len(blocks) > 10
-    for line, block in zip(lines, blocks, strict=True):
-        got = dict(zip(FIELDS, line.split("\t"), strict=True))
+    rows, blocks = fields_of(tshark, folder / "wire.pcap", *FIELDS), blocks_in(folder / "wire.pcap")
+    assert len(rows) == len(blocks) > 10
+    for row, block in zip(rows, blocks, strict=True):
+        got = dict(zip(FIELDS, row, strict=True))
         assert block.codec is not None
         whole = [int(get(block.codec).codec_id), block.bound_k, block.head, block.tail, block.raw_len]
         whole += [block.gso_size, block.payload_len, block.sport, block.dport, block.seq]
@@ -146,24 +156,15 @@ def test_the_stream_is_what_the_receiver_gets(tshark: Tshark, folder: Path) -> N
 
 
 def test_other_frames_are_left_to_wireshark(tshark: Tshark, folder: Path) -> None:
-    shown = tshark("-r", str(folder / "wire.pcap"), "-Y", "!netoffload", "-T", "fields", "-e", "_ws.col.Protocol")
-    assert shown.split() == ["TCP", "TCP", "UDP", "TCP", "IPComp", "ARP"]
+    shown = fields_of(tshark, folder / "wire.pcap", "_ws.col.Protocol", where="!netoffload")
+    assert [protocol for (protocol,) in shown] == ["TCP", "TCP", "UDP", "TCP", "IPComp", "ARP"]
 
 
 def test_a_bundle_shows_all_its_blocks(tshark: Tshark, folder: Path) -> None:
-    words = (
-        "-T",
-        "fields",
-        "-e",
-        "netoffload.payload_len",
-        "-e",
-        "netoffload.crc.ok",
-        "-e",
-        "netoffload_udp.block_len",
-    )
-    (line,) = tshark("-r", str(folder / "bundle.pcap"), "-Y", "netoffload", *words).splitlines()
-    lengths, sound, entries = (field.split(",") for field in line.split("\t"))
-    blocks = [frame for frame in read_frames(folder / "bundle.pcap") if frame.kind == "block"]
+    fields = ("netoffload.payload_len", CRC_OK, "netoffload_udp.block_len")
+    (row,) = fields_of(tshark, folder / "bundle.pcap", *fields)
+    lengths, sound, entries = (field.split(",") for field in row)
+    blocks = blocks_in(folder / "bundle.pcap")
     assert [int(length) for length in lengths] == [block.raw_len for block in blocks]
     assert len(blocks) == len(entries) > 3
     assert {word in ("1", "True") for word in sound} == {True}
@@ -171,18 +172,18 @@ def test_a_bundle_shows_all_its_blocks(tshark: Tshark, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_nic_refuses_is_malformed(tshark: Tshark, folder: Path) -> None:
-    words = ("-Y", "netoffload.malformed", "-T", "fields", "-e", "frame.number", "-e", "netoffload.crc.ok")
-    shown = tshark("-r", str(folder / "refused.pcap"), *words).splitlines()
-    assert [line.split("\t")[0] for line in shown] == [str(number + 2) for number in range(len(REFUSED))]
-    assert all(line.split("\t")[1] in ("1", "True") for line in shown)
+    fields, where = ("frame.number", CRC_OK), "netoffload.malformed"
+    numbers, sound = zip(*fields_of(tshark, folder / "refused.pcap", *fields, where=where), strict=True)
+    assert list(numbers) == [str(number + 2) for number in range(len(REFUSED))]
+    assert {VERDICTS[crc] for crc in sound} == {"ok"}
     assert tshark("-r", str(folder / "refused.pcap"), "-T", "fields", "-e", "tcp.payload").split() == []
-    assert len(tshark("-r", str(folder / "wire.pcap"), *words).splitlines()) == 0
+    assert fields_of(tshark, folder / "wire.pcap", *fields, where=where) == []
 
 
 def test_what_wireshark_puts_together_is_malformed_too(tshark: Tshark, folder: Path) -> None:
-    words = ("-r", str(folder / "fragments.pcap"), "-T", "fields", "-e", "frame.number")
-    assert tshark(*words, "-Y", "netoffload && netoffload.malformed").split() == ["2", "4"]
-    assert tshark(*words, "-Y", "netoffload.malformed", "-o", "ip.defragment:FALSE").split()[0] == "1"
+    asked = tshark, folder / "fragments.pcap", "frame.number"
+    assert fields_of(*asked, where="netoffload && netoffload.malformed") == [["2"], ["4"]]
+    assert fields_of(*asked, where="netoffload.malformed", more=("-o", "ip.defragment:FALSE"))[0] == ["1"]
 
 
 def test_damaged_frames_are_no_lua_errors(tshark: Tshark, folder: Path) -> None:
@@ -195,11 +196,9 @@ def test_damaged_frames_are_no_lua_errors(tshark: Tshark, folder: Path) -> None:
 @pytest.mark.parametrize("passes", [(), ("-2",)])
 @pytest.mark.parametrize("name", ["both", "later", "one-way", "mac", "mac-in-udp"])
 def test_crcs_are_judged_as_by_the_layers(tshark: Tshark, folder: Path, name: str, passes: tuple[str, ...]) -> None:
-    fields = [CRC_OK, "netoffload.crc.unknown", "netoffload.mac"]
-    words = [word for field in fields for word in ("-e", field)]
-    shown = tshark("-r", str(folder / f"{name}.pcap"), *passes, "-Y", "netoffload", "-T", "fields", *words)
-    told = [line.split("\t") for line in shown.splitlines()]
-    blocks = [frame for frame in read_frames(folder / f"{name}.pcap") if frame.kind == "block"]
+    capture = folder / f"{name}.pcap"
+    told = fields_of(tshark, capture, CRC_OK, "netoffload.crc.unknown", "netoffload.mac", more=passes)
+    blocks = blocks_in(capture)
     assert [VERDICTS[crc] for crc, _, _ in told] == [one.crc for one in blocks]
     assert [unknown != "" for _, unknown, _ in told] == [one.crc == "unknown" for one in blocks]
     assert {len(mac) for _, _, mac in told} == ({32} if name.startswith("mac") else {0})
@@ -210,19 +209,15 @@ def test_crcs_are_judged_as_by_the_layers(tshark: Tshark, folder: Path, name: st
     ("name", "values"), [("mac", "inceptionn"), ("mac-in-udp", "inceptionn"), ("packed", "bounded")]
 )
 def test_the_payload_of_every_form_of_a_block_is_decoded(tshark: Tshark, folder: Path, name: str, values: str) -> None:
-    words = ("-Y", "netoffload", "-T", "fields", "-e", "tcp.payload")
-    octets = bytes.fromhex("".join(tshark("-r", str(folder / f"{name}.pcap"), *words).split()))
+    octets = b"".join(bytes.fromhex(one) for (one,) in fields_of(tshark, folder / f"{name}.pcap", "tcp.payload"))
     assert octets == get(values).round_trip(VALUES, 10).tobytes()
 
 
 def test_groups_are_taken_and_counted_as_by_the_layers(tshark: Tshark, folder: Path) -> None:
-    fields = [f"netoffload.class_{bits}" for bits in (0, 8, 16, 32)]
-    words = [word for field in ["tcp.payload", *fields] for word in ("-e", field)]
-    blocks = [frame for frame in read_frames(folder / "taken.pcap", with_values=True) if frame.kind == "block"]
-    shown = tshark("-r", str(folder / "taken.pcap"), "-Y", "netoffload", "-T", "fields", *words).splitlines()
-    assert len(shown) == len(blocks) == len(TAKEN)
-    for line, block in zip(shown, blocks, strict=True):
-        octets, *shares = line.split("\t")
+    fields = ("tcp.payload", *FIELDS[12:16])
+    rows, blocks = fields_of(tshark, folder / "taken.pcap", *fields), blocks_in(folder / "taken.pcap")
+    assert len(rows) == len(blocks) == len(TAKEN)
+    for (octets, *shares), block in zip(rows, blocks, strict=True):
         assert block.values is not None
         assert block.classes is not None
         assert bytes.fromhex(octets) == block.values.tobytes()
@@ -232,8 +227,7 @@ def test_groups_are_taken_and_counted_as_by_the_layers(tshark: Tshark, folder: P
 def test_the_capability_word_is_shown(tshark: Tshark, folder: Path) -> None:
     frames = captures()
     for name in ("both", "mac"):
-        fields = ("-e", "netoffload_word.nonce", "-e", "netoffload_word.wants_mac")
-        shown = tshark("-r", str(folder / f"{name}.pcap"), "-Y", "netoffload_word", "-T", "fields", *fields)
-        told = [line.split("\t") for line in shown.splitlines()]
+        fields = ("netoffload_word.nonce", "netoffload_word.wants_mac")
+        told = fields_of(tshark, folder / f"{name}.pcap", *fields, where="netoffload_word")
         assert [int(nonce, 16) for nonce, _ in told] == [nonce_in(frame) for frame in frames[name][:2]]
         assert {wants in ("1", "True") for _, wants in told} == {name == "mac"}
