@@ -12,8 +12,6 @@ not use up a NIC's threads. A line that is not a request gets one line with the 
 modules that answer define the commands (``netoffload_daemon.control``, ``netoffload.lab.testbed.build``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ Exit codes: 0 stopped as asked, 1 the loop failed (a bug), 2 wrong arguments, 3 
 host's device was deleted, 5 the wire was deleted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

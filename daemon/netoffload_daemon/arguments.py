@@ -1,7 +1,5 @@
 """The command line of a NIC, and the settings made from it."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 from collections.abc import Callable, Sequence

@@ -19,8 +19,6 @@ untagged frames go on crossing, except TCP segments with SYN, FIN or RST. The ne
 removes them. They also end with their links and namespaces.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Final

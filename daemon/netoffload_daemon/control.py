@@ -9,8 +9,6 @@ stop      empty both directions and exit with 0
 ========= ================================================================
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final

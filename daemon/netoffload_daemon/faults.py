@@ -21,8 +21,6 @@ Random numbers are xorwow (Marsaglia, Xorshift RNGs, J. Stat. Softw. 8(14), 2003
 integers. One seed gives one sequence of faults for one sequence of frames. A fault of probability 0 draws no number.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The key that NICs share, from a file (``--key``)."""
 
-from __future__ import annotations
-
 import os
 import stat
 import string

@@ -1,7 +1,5 @@
 """System calls of the loop that ``netoffload.compiled.syscalls`` lacks: for packet sockets and random words."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

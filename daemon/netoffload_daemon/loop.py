@@ -6,8 +6,6 @@ error of one frame is counted and the loop goes on. A device that is down is loo
 device ends the loop.
 """
 
-from __future__ import annotations
-
 from errno import EAGAIN, EBADFD, EINTR, EIO, ENETDOWN, ENOBUFS, ENXIO
 from typing import Final
 

@@ -15,8 +15,6 @@ does not delay others. At most :data:`CONNECTIONS_MAX` connections are served at
 request may have :data:`MAX_HEAD_OCTETS` octets and take :data:`DEADLINE_S`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -3,10 +3,8 @@
 The loop only counts. A thread compares the counters once a second with those of the last line.
 """
 
-from __future__ import annotations
-
 import threading
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -55,7 +53,7 @@ class Notices:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
 
-    def __enter__(self) -> Notices:
+    def __enter__(self) -> Self:
         """Start the thread."""
         self._thread.start()
         return self

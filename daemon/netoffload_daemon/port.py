@@ -4,8 +4,6 @@ A NIC with one thread has one :class:`Port`. With two threads, :func:`make_secon
 direction's buffers are used by one thread only, so just poll set, clock, address and state exist twice.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

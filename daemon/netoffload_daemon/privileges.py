@@ -18,8 +18,6 @@ Afterwards the process cannot remove the control socket's file, unless its user 
 with this path replaces a socket on which no process answers.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

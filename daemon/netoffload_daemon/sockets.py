@@ -4,8 +4,6 @@ The loop asks behind the segment that raised the question, in 5 us. The kernel a
 ``netoffload.devices.sock_diag`` has the format.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

@@ -13,8 +13,6 @@ and the boot to which its times belong. A file with another line, or of another 
 ``NAME.old``, and the NIC starts with an empty table. So an old file neither keeps a NIC from starting nor is misread.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import stat

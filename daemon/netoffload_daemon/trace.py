@@ -10,15 +10,13 @@ The virtio-net header is left out, and a GSO frame is written whole: on the host
 Checksums that are left to the interface are not filled in, as in every capture on a machine with offloads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -141,7 +139,7 @@ class TraceFile:
         except OSError as error:
             raise DeviceError(f"trace file {path} cannot be written: {error.strerror}") from error
 
-    def __enter__(self) -> TraceFile:
+    def __enter__(self) -> Self:
         """Start the thread."""
         self._thread.start()
         return self

@@ -9,8 +9,6 @@ puts the tag (IEEE 802.1Q) back, so that a frame with a VLAN tag reaches the hos
 The buffers have :data:`TAG_LEN` octets free in front of the frame, so only the 22 octets before the tag are moved.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

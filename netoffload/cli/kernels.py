@@ -4,8 +4,6 @@ A part is what one program loads: the NIC's loop, what ranks run, each codec by 
 than one process then compiles; the longest part decides how long all of it takes.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -6,8 +6,6 @@ which link changed, or whether the kernel had to drop announcements. To ask need
 the process has given up root.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

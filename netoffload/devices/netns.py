@@ -1,7 +1,5 @@
 """Entering another network namespace for a moment: a TAP or a packet socket that is opened there stays there."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -13,8 +13,6 @@ A socket hears a frame before the interface's tc filters do, also if they redire
 keeps such frames away from it, from the first frame on.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

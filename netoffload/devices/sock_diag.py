@@ -10,8 +10,6 @@ the NIC's loop writes these octets itself, in 5 us.
     answer    netlink header 16 | family 1 | state 1 | ... to octet 88 | attributes: length 2 | kind 2 | value
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

@@ -5,8 +5,6 @@ The interface may exist (persistent, made by a testbed or by ``ip tuntap add ...
 without the virtio-net header, which would silently change the form of frames; so the flags are read back.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

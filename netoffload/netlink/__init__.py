@@ -12,8 +12,6 @@ and one close ends thread, socket and descriptors. Only this package turns refus
 another.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -10,8 +10,6 @@ goes on as if it had arrived there (``ingress``)::
 These filters have one priority that no other filter uses, and nothing else on a link is changed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import struct

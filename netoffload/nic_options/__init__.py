@@ -16,8 +16,6 @@ Files: ``option``, the description of a field; ``settings``, the classes, to whi
 ``faults``, the text of ``--fault``; ``texts``, the words for the systemd unit and the docs.
 """
 
-from __future__ import annotations
-
 from netoffload.nic_options.option import Option, options_of, types_of
 from netoffload.nic_options.settings import NicOptions, NicProcess, NicSettings
 from netoffload.nic_options.texts import option_table, unit_options, unit_table, unit_words

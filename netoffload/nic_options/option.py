@@ -1,7 +1,5 @@
 """A field of a dataclass that is an option, and its metadata."""
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing

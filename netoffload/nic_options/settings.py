@@ -1,7 +1,5 @@
 """Every option of a NIC: a field of :class:`NicOptions`, :class:`NicSettings` or :class:`NicProcess`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The words about options in the systemd unit and in the docs."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import MISSING
 from typing import Any

@@ -4,8 +4,6 @@ The contract: ``parse`` takes any octets, and returns values or raises :class:`~
 does not check its values; ``parse(emit(x)) == x``.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import astuple, dataclass
 

@@ -1,7 +1,5 @@
 """MPI ranks of this machine, without a testbed: as a user would start them, with shared memory."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shlex
