@@ -62,7 +62,7 @@ barrier), ``gathering`` (short vectors), ``ring``, ``halves`` (16-bit floats), `
 
 from netoffload.collectives.announcement import barrier
 from netoffload.collectives.direct import alltoall, gather, scatter
-from netoffload.collectives.exchange import Channel, Exchange, Quantise, Stopwatch
+from netoffload.collectives.exchange import Exchange, Quantise
 from netoffload.collectives.gathering import ShortAllreduce, is_short
 from netoffload.collectives.halves import Half, allreduce_halves, reduce_scatter_halves
 from netoffload.collectives.hierarchy import Groups, hierarchical_allreduce
@@ -75,13 +75,11 @@ from netoffload.collectives.payloads import (
     ring_payloads,
     serve_payloads,
 )
-from netoffload.collectives.ring import CHUNK_FLOATS, ring_allgather, ring_allreduce, ring_reduce_scatter
+from netoffload.collectives.ring import ring_allgather, ring_allreduce, ring_reduce_scatter
 from netoffload.collectives.tree import broadcast, reduce
 from netoffload.collectives.worker_aggregator import aggregate, aggregator_allreduce, tree_exchange, worker_exchange
 
 __all__ = [
-    "CHUNK_FLOATS",
-    "Channel",
     "Exchange",
     "Groups",
     "Half",
@@ -89,7 +87,6 @@ __all__ = [
     "Payload",
     "Quantise",
     "ShortAllreduce",
-    "Stopwatch",
     "aggregate",
     "aggregator_allreduce",
     "allgather_payloads",

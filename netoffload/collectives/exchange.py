@@ -46,9 +46,7 @@ class Stopwatch:
 class Channel(Protocol):
     """A duplex octet stream to one peer."""
 
-    @property
-    def peer(self) -> int:
-        """Rank at the other end."""
+    peer: int  # rank at the other end
 
     def send_some(self, data: memoryview) -> int:
         """Send a prefix of ``data`` and return its length in octets, 0 if nothing fits now."""
@@ -113,21 +111,12 @@ class Gathering:
 class Exchange(Protocol):
     """One rank's view of all ranks."""
 
-    @property
-    def calling(self) -> str:
-        """What this rank's caller is doing, in words; announced in meetings. Empty: the algorithm's name says it."""
-
-    @property
-    def rank(self) -> int:
-        """This rank, 0 .. size - 1."""
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-
-    @property
-    def stopwatch(self) -> Stopwatch:
-        """Where the time of calls went; the transport counts ``wire_s`` and ``late_s``, the algorithms the rest."""
+    rank: int  # this rank, 0 .. size - 1
+    size: int  # number of ranks
+    calling: str
+    """What this rank's caller is doing, in words; announced in meetings. Empty: the algorithm's name says it."""
+    stopwatch: Stopwatch  # the transport counts `wire_s` and `late_s`, the algorithms the rest
+    meeting: Gathering | None  # what meetings without vectors keep from call to call
 
     def channel(self, peer: int, *, tagged: bool) -> Channel:
         """Return the stream to ``peer``, the same object in every call; raise if the exchange is closed."""
@@ -138,9 +127,6 @@ class Exchange(Protocol):
         Peers that ``may_be_late`` may not have entered this call yet: a transport that can tell late ranks from lost
         ones waits longer for them. An error names the ranks that are lost or did nothing for the time limit.
         """
-
-    meeting: Gathering | None
-    """What meetings without vectors keep from call to call."""
 
     def drive(self, round_: RingRound | Gathering) -> bool:
         """Carry out a whole round if this transport has a faster way than channel by channel; else return False."""
@@ -153,8 +139,18 @@ class Exchange(Protocol):
         """Tell the other ranks why this one gives up, and end all channels; a closed exchange ignores it."""
         # The algorithms do so after an error, when streams are at unknown positions.
 
-    def close(self) -> None:
-        """End all channels."""
+
+class Scratch:
+    """A rank's scratch memory; see :meth:`Exchange.scratch`."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.float32)
+
+    def __call__(self, count: int) -> Float32Array:
+        """Return ``count`` floats of it."""
+        if self._memory.size < count:
+            self._memory = np.empty(count, np.float32)
+        return self._memory[:count]
 
 
 def combine(exchange: Exchange, operation: Operation, target: Float32Array, incoming: Float32Array) -> None:

@@ -43,8 +43,7 @@ class SubExchange:
         self.rank, self.size = self._members.index(whole.rank), len(self._members)
         self.calling, self.stopwatch = whole.calling, whole.stopwatch
         self.meeting: Gathering | None = None
-        self.wait, self.drive, self.scratch = whole.wait, whole.drive, whole.scratch
-        self.abort, self.close = whole.abort, whole.close
+        self.wait, self.drive, self.scratch, self.abort = whole.wait, whole.drive, whole.scratch, whole.abort
 
     def channel(self, peer: int, *, tagged: bool) -> Channel:
         """Return the channel to member ``peer``."""

@@ -19,8 +19,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from netoffload.codec import Codec
-from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Gathering, RingRound, Stopwatch
-from netoffload.compiled.arrays import Float32Array
+from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Gathering, RingRound, Scratch, Stopwatch
 from netoffload.config import BOUND_K_DEFAULT
 from netoffload.errors import CollectiveError, PeerLostError
 
@@ -163,7 +162,7 @@ class InProcessExchange:
         self.stopwatch = Stopwatch(time.perf_counter)
         self.meeting: Gathering | None = None
         self._fabric, self._timeout_s = fabric, timeout_s
-        self._scratch = np.empty(0, dtype=np.float32)
+        self.scratch = Scratch()
         self._channels = {
             (peer, tagged): InProcessChannel(fabric, rank, peer, tagged)
             for peer in range(size)
@@ -188,12 +187,6 @@ class InProcessExchange:
     def drive(self, round_: RingRound | Gathering) -> bool:
         """Return False: the algorithms do it."""
         return False
-
-    def scratch(self, count: int) -> Float32Array:
-        """Return ``count`` floats of this rank's scratch memory."""
-        if self._scratch.size < count:
-            self._scratch = np.empty(count, dtype=np.float32)
-        return self._scratch[:count]
 
     def abort(self, error: BaseException) -> None:
         """End all channels; :func:`run_ranks` finds the reason by itself."""

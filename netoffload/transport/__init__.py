@@ -40,12 +40,11 @@ Rooms, each above those before it::
 """
 
 from netoffload.transport.calls import Calls
-from netoffload.transport.info import CommInfo, NicShare
+from netoffload.transport.info import CommInfo
 from netoffload.transport.messages.requests import Request, wait_all
 from netoffload.transport.plane import DataPlane, Settings, set_up
-from netoffload.transport.rendezvous import Rendezvous
-from netoffload.transport.rendezvous.addresses import Address, AddressRendezvous, parse_addresses, read_addresses
-from netoffload.transport.rendezvous.store import Store, StoreRendezvous
+from netoffload.transport.rendezvous.addresses import Address, AddressRendezvous, read_addresses
+from netoffload.transport.rendezvous.store import StoreRendezvous
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
 
@@ -56,14 +55,10 @@ __all__ = [
     "CommInfo",
     "DataPlane",
     "Lane",
-    "NicShare",
-    "Rendezvous",
     "Request",
     "Settings",
-    "Store",
     "StoreRendezvous",
     "TcpExchange",
-    "parse_addresses",
     "read_addresses",
     "set_up",
     "wait_all",

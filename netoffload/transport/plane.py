@@ -26,7 +26,6 @@ import numpy as np
 
 from netoffload import log
 from netoffload.collectives import (
-    CHUNK_FLOATS,
     Half,
     Operation,
     Quantise,
@@ -36,9 +35,9 @@ from netoffload.collectives import (
     is_short,
     ring_allreduce,
 )
-from netoffload.collectives.exchange import Vector
+from netoffload.collectives.exchange import Scratch, Vector
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
-from netoffload.collectives.ring import chunk_for
+from netoffload.collectives.ring import CHUNK_FLOATS, chunk_for
 from netoffload.compiled.arrays import Float32Array, Uint16Array
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, Offload, chosen_offload, parse_size_octets
 from netoffload.errors import CollectiveError, MalformedError, NetOffloadError, UsageError
@@ -170,7 +169,7 @@ class DataPlane:
     50 Mb/s it was gigabits.)"""
     _moves: int = 0  # number of movements that could be coded
     _is_coded: bool = False  # whether they are
-    _work: Float32Array = field(default_factory=lambda: np.empty(0, np.float32))
+    work: Scratch = field(default_factory=Scratch)  # memory for calls, kept between them
     _short: dict[tuple[int, bool, Operation, str], ShortAllreduce] = field(default_factory=dict)
 
     def chunk_floats(self) -> int:
@@ -184,12 +183,6 @@ class DataPlane:
         # Short calls say nothing about the path.
         if octets >= LONG_OCTETS and seconds > 0:
             self.rate_bps = octets * 8 / seconds
-
-    def work(self, count: int) -> Float32Array:
-        """Return ``count`` floats of memory, kept between calls."""
-        if self._work.size < count:
-            self._work = np.empty(count, np.float32)
-        return self._work[:count]
 
     def short_allreduce(self, count: int, operation: Operation, *, tagged: bool) -> ShortAllreduce:
         """Return what reduces ``count`` floats, kept between calls; arguments as for ``ring_allreduce``."""

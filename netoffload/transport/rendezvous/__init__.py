@@ -30,13 +30,8 @@ GRACE_S: Final = 2.0  # how much longer the other ranks wait than rank 0, whose 
 class Rendezvous(Protocol):
     """A way to gather values from all ranks."""
 
-    @property
-    def rank(self) -> int:
-        """This rank, 0 .. size - 1."""
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
+    rank: int  # this rank, 0 .. size - 1
+    size: int  # number of ranks
 
     @property
     def group(self) -> Hashable | None:

@@ -22,8 +22,7 @@ from typing import Final, Literal, cast
 
 import numpy as np
 
-from netoffload.collectives import Stopwatch
-from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Gathering, Quantise, RingRound
+from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Gathering, Quantise, RingRound, Stopwatch
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED, compiled_for
 from netoffload.errors import CollectiveError, PeerLostError

@@ -18,9 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from netoffload.collectives import Channel, Stopwatch
-from netoffload.collectives.exchange import Gathering, RingRound
-from netoffload.compiled.arrays import Float32Array, Int64Array
+from netoffload.collectives.exchange import Channel, Gathering, RingRound, Scratch, Stopwatch
+from netoffload.compiled.arrays import Int64Array
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.messages.watch import Context
 from netoffload.transport.rounds.driver import CLOSED, Driver, TcpChannel, standstill
@@ -50,7 +49,7 @@ class TcpExchange:
         self.meeting: Gathering | None = None
         self._timeout_s = timeout_s
         self.late_s = late_s
-        self._scratch = np.empty(0, dtype=np.float32)
+        self.scratch = Scratch()
         self.watch = watch
         self._channels: dict[Lane, dict[int, TcpChannel]] = {lane: {} for lane in Lane}
         self._coded: list[CodedSocket] = []
@@ -166,12 +165,6 @@ class TcpExchange:
             return self._driver.go_round(round_)
         self._refuse_if_closed()  # its channels were found for an earlier call
         return self._driver.gather(round_)
-
-    def scratch(self, count: int) -> Float32Array:
-        """Return ``count`` floats of this rank's scratch memory."""
-        if self._scratch.size < count:
-            self._scratch = np.empty(count, dtype=np.float32)
-        return self._scratch[:count]
 
     def abort(self, error: BaseException) -> None:
         """Say farewell with the reason, and close all connections."""
