@@ -22,13 +22,7 @@ from netoffload.errors import UsageError
 
 
 def gather(
-    exchange: Exchange,
-    own: Vector,
-    all_blocks: Vector | None,
-    spans: Sequence[Span] | None,
-    *,
-    root: int,
-    tagged: bool,
+    exchange: Exchange, own: Vector, all_blocks: Vector | None, spans: Sequence[Span] | None, *, root: int, tagged: bool
 ) -> None:
     """Collect every rank's ``own`` block on ``root``, at ``spans`` of ``all_blocks``; other ranks use neither.
 
@@ -38,13 +32,7 @@ def gather(
 
 
 def scatter(
-    exchange: Exchange,
-    all_blocks: Vector | None,
-    spans: Sequence[Span] | None,
-    own: Vector,
-    *,
-    root: int,
-    tagged: bool,
+    exchange: Exchange, all_blocks: Vector | None, spans: Sequence[Span] | None, own: Vector, *, root: int, tagged: bool
 ) -> None:
     """Hand every rank its block of ``all_blocks`` on ``root``: :func:`gather` backwards, with the same arguments."""
     _through_root(exchange, Call.SCATTER, own, all_blocks, spans, root, tagged)

@@ -411,7 +411,7 @@ def wire_up(
 
 def enter(watch: Watch, number: int, timeout_s: float, late_s: float) -> TcpExchange:
     """Add a context to a watch, start the watch if it is new, and return the context's exchange; collective."""
-    exchange = TcpExchange(watch.rank, watch.links.size, watch.attach(number), timeout_s, late_s)
+    exchange = TcpExchange(watch.attach(number), timeout_s, late_s)
     try:
         watch.start()
         barrier(exchange)

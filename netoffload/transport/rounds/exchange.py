@@ -34,16 +34,9 @@ LATE_S_DEFAULT = 1800.0  # half an hour, as long as `torch.distributed` waits fo
 class TcpExchange:
     """One rank's connections; see :class:`~netoffload.collectives.exchange.Exchange`. Made by ``plane.wire_up``."""
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        watch: Context,
-        timeout_s: float = TIMEOUT_S_DEFAULT,
-        late_s: float = LATE_S_DEFAULT,
-    ) -> None:
-        self.rank = rank
-        self.size = size
+    def __init__(self, watch: Context, timeout_s: float, late_s: float) -> None:
+        self.rank = watch.shared.rank
+        self.size = watch.shared.links.size
         self.calling = ""
         self.stopwatch = Stopwatch(time.perf_counter)
         self.meeting: Gathering | None = None
