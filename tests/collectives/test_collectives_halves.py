@@ -101,15 +101,6 @@ def test_an_allreduce_is_the_rings_sum_rounded_once(size: int, half: Half, name:
         assert_same(half.widened(found[0]), outcome(half, vectors, operation, divisor))
 
 
-def test_one_rounding_is_not_one_per_hop() -> None:
-    def body(exchange: InProcessExchange) -> float:
-        values = Half.BFLOAT16.narrowed(np.array([256 if exchange.rank == 0 else 1], np.float32))
-        allreduce_halves(exchange, values, Half.BFLOAT16, tagged=False)
-        return float(Half.BFLOAT16.widened(values)[0])
-
-    assert run_ranks(3, body) == [258.0] * 3
-
-
 @pytest.mark.parametrize("half", Half)
 @pytest.mark.parametrize("counts", [[5, 0, 300, 1], [0, 0, 0], [7, 7], [70_001, 3, 1, 140_000, 2], [9]])
 def test_a_reduce_scatter_leaves_parts_of_any_length_in_float32(half: Half, counts: list[int]) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import FrameType
 
 import numpy as np
@@ -18,7 +19,7 @@ from netoffload.collectives import aggregate, barrier, ring_allreduce, tree_exch
 from netoffload.collectives.hierarchy import SubExchange
 from netoffload.collectives.inprocess import InProcessExchange, run_ranks
 from netoffload.collectives.reference import ring_sum, tree_of_aggregators
-from netoffload.collectives.samples import whole_numbers
+from netoffload.collectives.samples import gradient_of, whole_numbers
 from netoffload.collectives.schedule import aggregator_tree
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import PeerLostError, UsageError
@@ -29,25 +30,17 @@ COUNTS = (0, 1, 7, 1024, 100_003)
 BOUND_K = 10
 
 
-def gradients(rank: int, count: int) -> Float32Array:
-    return np.random.default_rng(rank).normal(0.0, 0.05, count).astype(np.float32)
+gradients = partial(gradient_of, sigma=0.05, seed=1)
 
 
 def quantise(block: Float32Array) -> None:
     codec.get("inceptionn").round_trip(block, BOUND_K, out=block)
 
 
-def ring_of(
-    size: int,
-    values_of: Callable[[int], Float32Array],
-    *,
-    tagged: bool,
-    chunk: int = 4096,
-    capacity: int = 65536,
-) -> list[Float32Array]:
+def ring_of(size: int, count: int, chunk: int = 4096, capacity: int = 65536) -> list[Float32Array]:
     def body(exchange: InProcessExchange) -> Float32Array:
-        values = values_of(exchange.rank)
-        ring_allreduce(exchange, values, tagged=tagged, quantise=quantise if tagged else None, chunk_floats=chunk)
+        values = gradients(exchange.rank, count)
+        ring_allreduce(exchange, values, tagged=True, quantise=quantise, chunk_floats=chunk)
         return values
 
     return run_ranks(size, body, codec=codec.get("inceptionn"), bound_k=BOUND_K, capacity_octets=capacity, timeout_s=5)
@@ -61,9 +54,7 @@ def ring_of(
     capacity=st.sampled_from([16, 17, 64, 1000, 65536]),
 )
 def test_no_chunk_or_buffer_size_changes_or_blocks_the_ring(size: int, count: int, chunk: int, capacity: int) -> None:
-    results = ring_of(size, lambda rank: gradients(rank, count), tagged=True, chunk=chunk, capacity=capacity)
-    plain = ring_of(size, lambda rank: gradients(rank, count), tagged=True)
-    for result, expected in zip(results, plain, strict=True):
+    for result, expected in zip(ring_of(size, count, chunk, capacity), ring_of(size, count), strict=True):
         assert result.tobytes() == expected.tobytes()
 
 

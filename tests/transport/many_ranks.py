@@ -11,15 +11,14 @@ import ctypes
 import gc
 import json
 import os
-import pickle
 import re
 import resource
 import signal
-import socket
-import struct
 import sys
 import time
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any, Final
 
 import numpy as np
@@ -37,8 +36,6 @@ COUNT: Final = 10_000
 PR_SET_PDEATHSIG: Final = 1
 """From linux/prctl.h."""
 
-_LENGTH: Final = struct.Struct("!Q")
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -50,33 +47,25 @@ class Trial:
     lose: int | None = None
 
 
-def tell(conn: socket.socket, what: Any) -> None:
-    octets = pickle.dumps(what)
-    conn.sendall(_LENGTH.pack(len(octets)) + octets)
-
-
-def hear(conn: socket.socket) -> Any:
+def hear(conn: Connection) -> Any:
     """Receive an object; None if the other end has closed."""
-    with conn.makefile("rb", buffering=0) as stream:
-        length = stream.read(_LENGTH.size)
-        left = _LENGTH.unpack(length)[0] if length else 0
-        octets = bytearray()
-        while len(octets) < left and (more := stream.read(left - len(octets))):
-            octets += more
-    return pickle.loads(octets) if left and len(octets) == left else None
+    try:
+        return conn.recv()
+    except EOFError:
+        return None
 
 
 @dataclass
 class Relay:
     """A rendezvous over the process that started the ranks."""
 
-    parent: socket.socket
+    parent: Connection
     rank: int
     size: int
     group: None = None
 
     def __call__(self, value: Any) -> list[Any]:
-        tell(self.parent, (value,))
+        self.parent.send((value,))
         return list(hear(self.parent))
 
 
@@ -135,19 +124,19 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def fork_ranks(trial: Trial) -> dict[int, tuple[int, socket.socket]]:
-    ranks: dict[int, tuple[int, socket.socket]] = {}
+def fork_ranks(trial: Trial) -> dict[int, tuple[int, Connection]]:
+    ranks: dict[int, tuple[int, Connection]] = {}
     for rank in range(trial.ranks):
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         if (pid := os.fork()) == 0:
             try:
                 end_with_parent()
                 for other in (ours, *(conn for _, conn in ranks.values())):
                     other.close()
                 resource.setrlimit(resource.RLIMIT_NOFILE, (trial.files, trial.files))
-                tell(theirs, take_part(Relay(theirs, rank, trial.ranks), trial))
+                theirs.send(take_part(Relay(theirs, rank, trial.ranks), trial))
             except (NetOffloadError, OSError) as error:
-                tell(theirs, {"wrong": [f"{type(error).__name__}: {error}"]})
+                theirs.send({"wrong": [f"{type(error).__name__}: {error}"]})
             finally:
                 os._exit(0)
         theirs.close()
@@ -164,7 +153,7 @@ def run(trial: Trial) -> dict[str, Any]:
         said = [hear(conn) for _, conn in ranks.values()]
         while all(isinstance(one, tuple) for one in said):
             for _, conn in ranks.values():
-                tell(conn, [value for (value,) in said])
+                conn.send([value for (value,) in said])
             said = [hear(conn) for _, conn in ranks.values()]
     finally:
         for pid, conn in ranks.values():

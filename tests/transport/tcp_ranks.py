@@ -4,16 +4,30 @@ import socket
 
 import pytest
 
-from netoffload.collectives import Exchange
+from netoffload.collectives import Exchange, Quantise
 from netoffload.collectives.exchange import Gathering, RingRound
 from netoffload.collectives.hierarchy import SubExchange
+from netoffload.collectives.samples import gradient_of
+from netoffload.compiled.arrays import Float32Array
 from netoffload.transport.local_ranks import run_tcp
 from netoffload.transport.messages import links, watch
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring import nearby
 from netoffload.transport.wiring.lanes import Lane
 
-__all__ = ["Watched", "die", "part", "run_tcp", "wait_less"]
+__all__ = ["Watched", "die", "part", "rounded", "run_tcp", "values_of", "wait_less"]
+
+
+def values_of(rank: int, count: int) -> Float32Array:
+    """A vector like a gradient, the same for one rank and length."""
+    return gradient_of(rank, count, 0.05, count)
+
+
+def rounded(values: Float32Array, quantise: Quantise | None) -> Float32Array:
+    copy = values.copy()
+    if quantise is not None:
+        quantise(copy)
+    return copy
 
 
 def part(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,11 +56,13 @@ from netoffload.transport.wiring.chunks import CODED_FLOATS, HEADER_OCTETS
 from netoffload.transport.wiring.coded_socket import CodedSocket
 from netoffload.transport.wiring.hello import HELLO_OCTETS, Hello
 from netoffload.transport.wiring.lanes import Listeners
-from tests.transport.tcp_ranks import Watched, run_tcp
+from tests.transport.tcp_ranks import Watched, rounded, run_tcp
 
 ROUNDED = Quantiser(CodecId.BOUNDED, 10)
 BOUNDED, INCEPTIONN = Precision("bounded", 10), Precision("inceptionn", 10)
 NIC = Marking(0x28)
+
+EXACT = Precision("exact", 10)
 
 Body = Callable[[Exchange, Float32Array], Float32Array]
 """A call of one rank on its vector -> what it left there."""
@@ -70,6 +72,17 @@ def vector(rank: int, count: int) -> Float32Array:
     values: Float32Array = np.random.default_rng([rank, count]).standard_normal(count, np.float32) * np.float32(0.05)
     values[::7] *= 30
     return values
+
+
+def plane_over(
+    exchange: TcpExchange,
+    precision: Precision | None = EXACT,
+    offload: Offload = Offload.INLINE,
+    settings: Settings | None = None,
+) -> DataPlane:
+    account = NicAccount(None, exchange.tagged_connections)
+    quantise = precision.quantiser() if precision else None
+    return DataPlane(exchange, precision, quantise, [], account, settings or Settings(), offload=offload)
 
 
 def _in_place(call: Callable[..., None], **options: Any) -> Body:
@@ -145,20 +158,14 @@ def test_exact_has_the_bits_of_an_uncompressed_ring(count: int) -> None:
         return values.tobytes()
 
     def body(exchange: TcpExchange) -> tuple[bytes, int]:
-        return run(exchange), exchange.coding()[0]
+        watched = Watched(exchange)
+        summed = run(watched)
+        assert watched.driven == [not JIT_DISABLED] * 2  # meeting and ring
+        return summed, exchange.coding()[0]
 
     results = run_tcp(4, body, coding=Quantiser(CodecId.EXACT, 10))
     assert [got for got, _ in results] == run_ranks(4, run)
     assert min(saved for _, saved in results) > 0.05 * 6 * count or count < 5000
-
-
-def test_rings_run_in_compiled_code() -> None:
-    def body(exchange: TcpExchange) -> list[bool]:
-        watched = Watched(exchange)
-        ring_allreduce(watched, vector(exchange.rank, 1000), tagged=True, quantise=ROUNDED)
-        return watched.driven
-
-    assert run_tcp(3, body, coding=ROUNDED) == [[not JIT_DISABLED] * 2] * 3
 
 
 def test_a_coded_socket_gives_kernels_one_type_of_octets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,9 +198,7 @@ def test_messages_are_coded_and_keep_their_order() -> None:
         going = [exchange.watch.send(right, tag, octets_of(values)) for tag, values in enumerate(mine)]
         wait_all([*reversed(coming), *going])
         for values in into:
-            due = vector(left, values.size)
-            ROUNDED(due)
-            np.testing.assert_array_equal(values, due)
+            np.testing.assert_array_equal(values, rounded(vector(left, values.size), ROUNDED))
         barrier(exchange)
         return sum(one.outcome.saved_octets for one in going)
 
@@ -204,9 +209,7 @@ def test_a_call_says_who_carried_it_and_what_it_became() -> None:
     settings = Settings(require=True).with_environment()  # which coding ranks satisfy
 
     def body(exchange: TcpExchange) -> tuple[CommInfo, CommInfo]:
-        account = NicAccount(None, exchange.tagged_connections)
-        plane = DataPlane(exchange, BOUNDED, ROUNDED, [], account, settings, offload=Offload.INLINE)
-        calls, values = Calls(plane), vector(exchange.rank, 10_000)
+        calls, values = Calls(plane_over(exchange, BOUNDED, settings=settings)), vector(exchange.rank, 10_000)
         calls.run(lambda plane: ring_allreduce(plane.exchange, values, tagged=True, quantise=ROUNDED), [Lane.TAGGED])
         once = calls.last_info
         calls.run(lambda plane: ring_allreduce(plane.exchange, values, tagged=False), [Lane.UNTAGGED])
@@ -384,13 +387,9 @@ def test_what_moves_is_coded_if_the_path_is_slow_and_the_data_shrinks_as_all_ran
 ) -> None:
     monkeypatch.setattr(plane, "RATE_MAX_BPS", limit_bps)
     monkeypatch.setattr(plane, "MOVES_KEPT", 4)
-    exact = Precision("exact", 10)
 
     def body(exchange: TcpExchange) -> list[bool]:
-        own = DataPlane(
-            exchange, exact, exact.quantiser(), [], NicAccount(None, list), Settings(), offload=Offload.INLINE
-        )
-        ways: list[bool] = []
+        own, ways = plane_over(exchange), list[bool]()
         for count in (values.size, *[values.size] * 6, 1000):
             moved = values[:count].copy() if exchange.rank == 1 else np.zeros(count, np.float32)
 
@@ -403,18 +402,14 @@ def test_what_moves_is_coded_if_the_path_is_slow_and_the_data_shrinks_as_all_ran
         return ways
 
     once_in_four = [True, *[coded] * 3, True, *[coded] * 2]
-    assert run_tcp(3, body, coding=exact.quantiser()) == [[*once_in_four, False]] * 3  # a short one stays as it is
+    assert run_tcp(3, body, coding=EXACT.quantiser()) == [[*once_in_four, False]] * 3  # a short one stays as it is
 
 
 def test_ranks_that_only_waited_say_nothing_about_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plane, "RATE_MAX_BPS", np.inf)
-    exact = Precision("exact", 10)
 
     def body(exchange: TcpExchange) -> list[bool]:
-        own = DataPlane(
-            exchange, exact, exact.quantiser(), [], NicAccount(None, list), Settings(), offload=Offload.INLINE
-        )
-        ways: list[bool] = []
+        own, ways = plane_over(exchange), list[bool]()
 
         def move(tagged: bool) -> None:
             ways.append(tagged)
@@ -425,19 +420,14 @@ def test_ranks_that_only_waited_say_nothing_about_the_path(monkeypatch: pytest.M
             own.move(WEIGHTS.nbytes, move)
         return ways
 
-    assert run_tcp(2, body, coding=exact.quantiser()) == [[True, False]] * 2
+    assert run_tcp(2, body, coding=EXACT.quantiser()) == [[True, False]] * 2
 
 
 def test_data_moves_as_it_is_without_a_codec_that_keeps_its_bits() -> None:
     def body(exchange: TcpExchange) -> list[bool]:
         ways: list[bool] = []
-        for precision, offload in (
-            (BOUNDED, Offload.INLINE),
-            (Precision("exact", 10), Offload.NIC),
-            (None, Offload.OFF),
-        ):
-            one = DataPlane(exchange, precision, None, [], NicAccount(None, list), Settings(), offload=offload)
-            one.move(1 << 30, ways.append)
+        for precision, offload in ((BOUNDED, Offload.INLINE), (EXACT, Offload.NIC), (None, Offload.OFF)):
+            plane_over(exchange, precision, offload).move(1 << 30, ways.append)
         return ways
 
     assert run_tcp(2, body) == [[False] * 3] * 2

@@ -45,11 +45,7 @@ from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.hello import Hello, Step
 from netoffload.transport.wiring.lanes import CALL_LANES, Lane, Listeners
 from tests.shared.ports import free_port
-from tests.transport.tcp_ranks import part, run_tcp, wait_less
-
-
-def values_of(rank: int, count: int) -> Float32Array:
-    return np.random.default_rng(rank).normal(0.0, 0.05, count).astype(np.float32)
+from tests.transport.tcp_ranks import part, run_tcp, values_of, wait_less
 
 
 def test_tag_is_on_both_ends_of_tagged_connections_only(monkeypatch: pytest.MonkeyPatch) -> None:

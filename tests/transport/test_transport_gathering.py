@@ -22,20 +22,14 @@ from netoffload.transport.rounds.loop_port import ASLEEP_NS, PATIENCE, PATIENCE_
 from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi import MPI
 from tests.mpi.verify.local_ranks import ThreadComm
-from tests.transport.tcp_ranks import Watched, run_tcp
+from tests.transport.tcp_ranks import Watched, rounded, run_tcp, values_of
 
 ROUNDED = Quantiser(CodecId.INCEPTIONN, 10)
 COUNTS = (0, 1, 7, 256, 1000)
 
 
-def values_of(rank: int, count: int) -> Float32Array:
-    return np.random.default_rng([rank, count]).normal(0.0, 0.05, count).astype(np.float32)
-
-
 def round_trip(values: Float32Array) -> Float32Array:
-    copy = values.copy()
-    ROUNDED(copy)
-    return copy
+    return rounded(values, ROUNDED)
 
 
 def rings_sum(size: int, count: int, operation: Operation, hop: RoundTrip | None, owner: RoundTrip) -> bytes:
@@ -62,13 +56,9 @@ def test_the_sum_has_the_rings_bits(size: int) -> None:
         for count, operation, quantise, has_nics in cases:
             for way in ways:
                 own, into = values_of(exchange.rank, count), np.empty(count, np.float32)
+                hops = [has_nics] * size
                 call = ShortAllreduce(
-                    way,
-                    count,
-                    tagged=True,
-                    operation=operation,
-                    quantise=quantise,
-                    rounded_hops=[has_nics] * size,
+                    way, count, tagged=True, operation=operation, quantise=quantise, rounded_hops=hops
                 )
                 call(own, into)
                 np.testing.assert_array_equal(own, values_of(exchange.rank, count))

@@ -14,6 +14,10 @@ from netoffload.transport.info import CommInfo, Connection, NicAccount, NicShare
 OWN, OTHER = ("10.0.0.1", 5000), ("10.0.0.2", 6000)
 
 
+Nic = tuple[str, list[dict[str, Any]], dict[str, int]]
+"""Path, table and counters of a NIC."""
+
+
 def flow(**changes: Any) -> dict[str, Any]:
     """One entry as a NIC's control socket answers it."""
     return {
@@ -36,7 +40,7 @@ def flow(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def nic(tmp_path: Path) -> Iterator[tuple[str, list[dict[str, Any]], dict[str, int]]]:
+def nic(tmp_path: Path) -> Iterator[Nic]:
     """A control socket with a table and counters that the test fills."""
     flows: list[dict[str, Any]] = []
     counters = {counter.name.lower(): 0 for counter in Counter}
@@ -51,7 +55,7 @@ def account(path: str | None, sent: int = 4000) -> NicAccount:
     return NicAccount(path, lambda: connections)
 
 
-def test_only_the_own_connections_count(nic: tuple[str, list[dict[str, Any]], dict[str, int]]) -> None:
+def test_only_the_own_connections_count(nic: Nic) -> None:
     path, flows, counters = nic
     flows += [flow(), flow(sport=1), flow(direction="rx", raw_octets=9)]
     counters["tx_class_0"], counters["tx_class_32"] = 30, 10
@@ -75,18 +79,14 @@ def test_only_the_own_connections_count(nic: tuple[str, list[dict[str, Any]], di
         (flow(peer_decodes=False, raw_octets=0, bypassed_segments=3), "peer's NIC does not decode"),
     ],
 )
-def test_a_flow_that_stayed_raw_is_named_with_the_reason(
-    nic: tuple[str, list[dict[str, Any]], dict[str, int]], entry: dict[str, Any] | None, reason: str
-) -> None:
+def test_a_flow_that_stayed_raw_is_named_with_the_reason(nic: Nic, entry: dict[str, Any] | None, reason: str) -> None:
     path, flows, _ = nic
     flows += [] if entry is None else [entry]
     with pytest.raises(CollectiveError, match=rf"flow 10.0.0.1:5000 -> 10.0.0.2:6000 to rank 1 is raw: .*{reason}"):
         account(path).require_compression()
 
 
-def test_what_compression_would_not_make_smaller_is_no_reason(
-    nic: tuple[str, list[dict[str, Any]], dict[str, int]],
-) -> None:
+def test_what_compression_would_not_make_smaller_is_no_reason(nic: Nic) -> None:
     path, flows, _ = nic
     flows.append(flow(raw_octets=0, bypassed_segments=1))
     account(path).require_compression()
@@ -99,9 +99,7 @@ def test_without_a_nic_nothing_is_known_and_nothing_can_be_required() -> None:
         account(None).require_compression()
 
 
-def test_what_few_octets_took_another_way_is_required_as_well(
-    nic: tuple[str, list[dict[str, Any]], dict[str, int]],
-) -> None:
+def test_what_few_octets_took_another_way_is_required_as_well(nic: Nic) -> None:
     path, flows, _ = nic
     with pytest.raises(CollectiveError, match="this rank has no NIC"):
         account(None, sent=0).require_compression(aside_octets=1048)

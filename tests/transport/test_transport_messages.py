@@ -24,11 +24,7 @@ from netoffload.transport.messages.requests import Arrival, Request, wait_all
 from netoffload.transport.plane import DataPlane, Settings, set_up
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
-from tests.transport.tcp_ranks import die, run_tcp
-
-
-def values_of(seed: int, count: int) -> Float32Array:
-    return np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
+from tests.transport.tcp_ranks import die, run_tcp, values_of
 
 
 def send(exchange: TcpExchange, peer: int, tag: int, values: Float32Array) -> Request:
@@ -37,6 +33,11 @@ def send(exchange: TcpExchange, peer: int, tag: int, values: Float32Array) -> Re
 
 def receive(exchange: TcpExchange, source: int | None, tag: int | None, into: Float32Array) -> Request:
     return exchange.watch.receive(source, tag, octets_of(into))
+
+
+def received(exchange: TcpExchange, source: int | None, tag: int | None, count: int) -> Float32Array:
+    receive(exchange, source, tag, into := np.zeros(count, np.float32)).wait()
+    return into
 
 
 def more_than_buffers_hold() -> int:
@@ -90,9 +91,7 @@ def test_any_source_takes_from_everyone_and_oneself() -> None:
         got = []
         if exchange.rank == 0:
             for _ in range(4):
-                into = np.zeros(9, np.float32)
-                receive(exchange, None, None, into).wait()
-                got.append(float(into[8]))
+                got.append(float(received(exchange, None, None, 9)[8]))
         going.wait()
         barrier(exchange)
         return sorted(got)
@@ -105,14 +104,13 @@ def test_a_message_nobody_asked_for_does_not_stand_before_a_collective() -> None
     big = more_than_buffers_hold()
 
     def body(exchange: TcpExchange) -> float:
-        peer, into = 1 - exchange.rank, np.zeros(big, np.float32)
+        peer = 1 - exchange.rank
         going = send(exchange, peer, 0, values_of(exchange.rank, big))
         total = np.ones(100_000, np.float32)
         ring_allreduce(exchange, total, tagged=True)
         assert not going.test()
-        receive(exchange, peer, 0, into).wait()
+        assert received(exchange, peer, 0, big).tobytes() == values_of(peer, big).tobytes()
         going.wait()
-        assert into.tobytes() == values_of(peer, big).tobytes()
         return float(total[-1])
 
     assert run_tcp(2, body) == [2.0, 2.0]
@@ -123,11 +121,9 @@ def test_a_message_longer_than_its_buffer_is_an_error_that_names_both_and_the_ne
         if exchange.rank == 0:
             wait_all([send(exchange, 1, 4, values_of(1, 10)), send(exchange, 1, 4, np.full(2, 8, np.float32))])
             return 8.0
-        into = np.zeros(9, np.float32)
         with pytest.raises(CollectiveError, match="rank 0 sent 10 floats with tag 4 to a buffer of 9"):
-            receive(exchange, 0, 4, into).wait()
-        receive(exchange, 0, 4, into).wait()
-        return float(into[1])
+            received(exchange, 0, 4, 9)
+        return float(received(exchange, 0, 4, 9)[1])
 
     assert run_tcp(2, body) == [8.0, 8.0]
 
@@ -154,7 +150,7 @@ def test_a_receive_from_a_rank_that_is_gone_raises(with_farewell: bool) -> None:
             else:
                 die(exchange)
             return None
-        return receive(exchange, 1, 0, np.zeros(4, np.float32)).wait()
+        return received(exchange, 1, 0, 4)
 
     error = run_tcp(2, body)[0]
     assert isinstance(error, CollectiveError)
@@ -177,13 +173,11 @@ def test_a_receive_from_a_rank_that_has_closed_fails_and_what_it_sent_still_come
         posted.set()
         if hopeless is None:
             with pytest.raises(PeerLostError, match="closed"):
-                receive(exchange, 1, 3, np.zeros(4, np.float32)).wait()  # until the farewell has been heard
+                received(exchange, 1, 3, 4)  # until the farewell has been heard
             hopeless = receive(exchange, source, 3, np.zeros(4, np.float32))
         with pytest.raises(PeerLostError, match="rank 1 closed its" if source == 1 else "all other ranks closed their"):
             hopeless.wait()
-        into = np.zeros(50_000, np.float32)
-        receive(exchange, source, 7, into).wait()
-        return into.tobytes() == values_of(1, 50_000).tobytes()
+        return received(exchange, source, 7, 50_000).tobytes() == values_of(1, 50_000).tobytes()
 
     assert run_tcp(2, body)[0]
 
@@ -213,12 +207,10 @@ def test_a_message_that_a_close_cuts_fails_alone(who_closes: str, monkeypatch: p
             with pytest.raises(PeerLostError, match="rank 1 closed its communicator before"):
                 cut.wait()
             if who_closes == "receiver":  # what it sent still comes
-                receive(exchange, 1, 7, into := np.zeros_like(few)).wait()
-                assert into.tobytes() == few.tobytes()
+                assert received(exchange, 1, 7, 4).tobytes() == few.tobytes()
             send(exchange, 2, 0, few).wait()
         else:
-            receive(exchange, 0, 0, into := np.zeros_like(few)).wait()
-            return into.tobytes() == few.tobytes()
+            return received(exchange, 0, 0, 4).tobytes() == few.tobytes()
         return True
 
     assert run_tcp(3, body) == [True] * 3
@@ -232,7 +224,7 @@ def test_a_farewell_behind_a_heartbeat_is_heard() -> None:
         watch = exchange.watch
         if exchange.rank == 0:
             sent = send(exchange, 1, 9, big)
-            receive(exchange, 1, 0, np.zeros(1, np.float32)).wait()  # until the lane stands
+            received(exchange, 1, 0, 1)  # until the lane stands
             with watch._lock:
                 watch._links.shut_down([Lane.MESSAGES])
             is_broken.set()
@@ -260,12 +252,12 @@ def test_a_receive_that_a_living_rank_may_satisfy_waits_on() -> None:
         if exchange.rank == 2:
             assert heard.wait(10)
             send(exchange, 0, 0, np.full(4, 2, np.float32)).wait()
-            receive(exchange, 0, 0, np.zeros(1, np.float32)).wait()  # until rank 0 has it
+            received(exchange, 0, 0, 1)  # until rank 0 has it
             return 0.0
         into = np.zeros(4, np.float32)
         waiting = receive(exchange, None, 0, into)
         with pytest.raises(PeerLostError, match="rank 1 closed its communicator while rank 0 waited for it"):
-            receive(exchange, 1, 0, np.zeros(4, np.float32)).wait()
+            received(exchange, 1, 0, 4)
         assert not waiting.test()
         heard.set()
         waiting.wait()

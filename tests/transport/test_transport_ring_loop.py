@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from netoffload.codec import CodecId
-from netoffload.collectives import Operation, Quantise, barrier, ring_allgather, ring_allreduce, ring_reduce_scatter
+from netoffload.collectives import Operation, barrier, ring_allgather, ring_allreduce, ring_reduce_scatter
 from netoffload.collectives.announcement import ANNOUNCEMENT_OCTETS, Announcement, Call, meet
 from netoffload.collectives.exchange import Gathering, RingRound
 from netoffload.collectives.hierarchy import hierarchical_allreduce
@@ -29,7 +29,7 @@ from netoffload.transport.rendezvous.agreement import Quantiser
 from netoffload.transport.rounds import driver, loop_port, meeting_loop
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
-from tests.transport.tcp_ranks import Watched, run_tcp
+from tests.transport.tcp_ranks import Watched, rounded, run_tcp
 
 SIZES = (1, 2, 3, 4, 5, 8)
 COUNTS = (0, 1, 7, 1024, *(() if JIT_DISABLED else (20_003,)))
@@ -45,13 +45,6 @@ def values_of(rank: int, count: int) -> Float32Array:
     values = random.normal(0.0, 0.05, count).astype(np.float32)
     values[::9] = random.choice(HARD, values[::9].size)
     return values
-
-
-def rounded(values: Float32Array, quantise: Quantise | None) -> Float32Array:
-    copy = values.copy()
-    if quantise is not None:
-        quantise(copy)
-    return copy
 
 
 def assert_same(values: Float32Array, expected: Float32Array, operation: Operation = Operation.SUM) -> None:
