@@ -20,10 +20,10 @@ There are two kinds. Both count the octets that they hand to sockets (:class:`Se
     Weights travel, or their changes: to and from an aggregator (wa), or as averages after some iterations (psgd, rsgd,
     pqasgd).
 
-Files: ``base`` the interface; ``floats`` INCEPTIONN's ring and aggregator; ``payloads``, ``buckets`` and
-``ternary_server`` the host-side compressors; ``scattered`` sums that stay in parts; ``averaging`` the periodic methods;
-``selective`` layers that stay exact, ``scales`` what brings values to where a codec works; ``registry`` the names. A
-new method is a file and its line in ``registry.FAMILIES``; a compressor needs neither.
+Files: ``base`` the interface; ``floats`` INCEPTIONN's ring and aggregator; ``payloads`` and ``buckets`` the host-side
+compressors; ``scattered`` sums that stay in parts; ``averaging`` the periodic methods; ``selective`` layers that stay
+exact, ``scales`` what brings values to where a codec works; ``registry`` the names. A new method is a file and its line
+in ``registry.FAMILIES``; a compressor needs neither.
 """
 
 from netoffload.methods.averaging import ChangeAveraging, Outer

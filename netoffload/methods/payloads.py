@@ -27,6 +27,7 @@ from netoffload.collectives.exchange import combine
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout, State
+from netoffload.compressors.terngrad import TernarySum, TernGrad
 from netoffload.methods.base import Bucket, GradientReducer, GradientServer, Member, Memory, MethodSpec
 from netoffload.methods.buckets import BucketStates, RememberingReducer, first_layer, layout_of
 
@@ -75,6 +76,48 @@ class PayloadServer(GradientServer):
         layout = layout_of(self._member.layout, bucket)
         answer = serve_payloads(exchange, lambda pushed: _total(exchange, compressor, pushed, layout).view(np.uint8))
         self.sent.octets += answer.size * (exchange.size - 1)
+
+
+class TernaryWorker(ServedReducer):
+    """A worker of TernGrad's parameter server (Wen et al., Algorithm 1, 3.1).
+
+    ::
+
+        worker                                   server
+        scalers of its gradient     ───────►     the largest of each
+        shared scalers              ◄───────
+        ternary gradient            ───────►     sum of N ternary vectors: 2 N + 1 levels
+        mean gradient               ◄───────
+
+    With one scaler for all workers the sum has few levels, like its terms, so the way down is compressed too. Workers
+    keep their own weights and update them with the same mean (parameter localisation).
+    """
+
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
+        super().__init__(spec, member)
+        self._sum = _sum_of(spec, member)
+
+    def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
+        """See :meth:`~netoffload.methods.base.GradientReducer.reduce`."""
+        state = self._residuals.of(bucket)
+        ternary = self._sum.uplink
+        own = ternary.scalers(gradient, state)
+        shared = self._answer(own.view(np.uint8)).view(np.float32)
+        payload = ternary.encode_shared(gradient, shared, state)
+        self.sent.vector_octets += payload.size + own.nbytes
+        mean = self._sum.decode(self._answer(payload), state.layout)
+        return np.multiply(mean, np.float32(self._sum.workers), out=mean)
+
+
+class TernaryServer(GradientServer):
+    """The server: answers with the largest scalers, and then with the sum of the ternary gradients."""
+
+    def serve(self, bucket: Bucket | None = None) -> None:
+        """See :meth:`GradientServer.serve`."""
+        total, layout = _sum_of(self._spec, self._member), layout_of(self._member.layout, bucket)
+        shared = serve_payloads(self._exchange, _largest)
+        answer = serve_payloads(self._exchange, lambda pushed: total.encode(pushed, layout))
+        self.sent.octets += (shared.size + answer.size) * (self._exchange.size - 1)
 
 
 class PayloadRingReducer(GradientReducer):
@@ -136,6 +179,17 @@ def _total(exchange: Exchange, compressor: Compressor, payloads: Iterable[Payloa
     for payload in payloads:
         combine(exchange, Operation.SUM, total, compressor.decode(payload, layout))
     return total
+
+
+def _sum_of(spec: MethodSpec, member: Member) -> TernarySum:
+    assert isinstance(spec.compressor, TernGrad), f"{spec.name} has no ternary gradients"
+    return TernarySum(spec.compressor, member.exchange.size - 1)
+
+
+def _largest(pushed: list[Payload]) -> Payload:
+    """Return the largest of every scaler, as octets."""
+    largest: Float32Array = np.max([scalers.view(np.float32) for scalers in pushed], axis=0)
+    return largest.view(np.uint8)
 
 
 def _within(layout: Layout, start: int, stop: int) -> Layout:

@@ -34,9 +34,15 @@ from netoffload.errors import UsageError
 from netoffload.methods.averaging import Averaging, ChangeAveraging, Rotation
 from netoffload.methods.base import Family, Member, Method, MethodSpec, Topology
 from netoffload.methods.floats import Aggregation, RingReducer
-from netoffload.methods.payloads import GatherReducer, PayloadRingReducer, PayloadServer, ServedReducer
+from netoffload.methods.payloads import (
+    GatherReducer,
+    PayloadRingReducer,
+    PayloadServer,
+    ServedReducer,
+    TernaryServer,
+    TernaryWorker,
+)
 from netoffload.methods.scattered import PayloadScatter, RingScatter
-from netoffload.methods.ternary_server import TernaryServer, TernaryWorker
 
 FAMILIES: Final[Mapping[str, Family]] = {
     "wa": Family(Topology.AGGREGATOR, Aggregation, Aggregation, grouped=True),

@@ -54,18 +54,6 @@ def _rows(member: Member, bucket: Bucket | None) -> Rows:
 class RingScatter(RingReducer):
     """The first half of the ring of INC and INC+C."""
 
-    def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
-        """See :meth:`~netoffload.methods.base.GradientReducer.reduce`."""
-        spans = self._begun(gradient, bucket)
-        ring_reduce_scatter(self._exchange, gradient, spans, tagged=self._spec.tagged)
-        return gradient
-
-    def reduce_met(self, gradient: Float32Array, bucket: Bucket) -> Float32Array:
-        """See :meth:`~netoffload.methods.base.GradientReducer.reduce_met`."""
-        spans = self._begun(gradient, bucket)
-        ring_reduce_scatter(self._exchange, gradient, spans, tagged=self._spec.tagged, have_met=True)
-        return gradient
-
     def average_halves(self, gradient: Float32Array, bucket: Bucket, half: Half, divisor: int) -> Float32Array:
         """See :meth:`~netoffload.methods.floats.RingReducer.average_halves`; this rank's row stays float32."""
         spans, halves = _rows(self._member, bucket).spans, half.narrowed(gradient)
@@ -76,15 +64,15 @@ class RingScatter(RingReducer):
         self._count(ring_octets(halves.nbytes, self._exchange.size) // 2, halves.nbytes)
         return gradient
 
-    def _begun(self, gradient: Float32Array, bucket: Bucket | None) -> tuple[Span, ...]:
-        """Round what travels if there is error feedback, count it, and return the rows."""
+    def _summed(self, gradient: Float32Array, bucket: Bucket | None, have_met: bool) -> Float32Array:
         rows, tagged = _rows(self._member, bucket), self._spec.tagged
         if tagged and self._member.error_feedback:
             for owner, (layers, span) in enumerate(zip(*rows, strict=True)):
                 if owner != self._exchange.rank:
                     self._feed_back(gradient[span.start : span.stop], layers)
         self._count(ring_octets(gradient.nbytes, self._exchange.size) // 2, gradient.nbytes)
-        return rows.spans
+        ring_reduce_scatter(self._exchange, gradient, rows.spans, tagged=tagged, have_met=have_met)
+        return gradient
 
 
 class PayloadScatter(PayloadReducer):
