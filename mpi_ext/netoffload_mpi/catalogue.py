@@ -85,7 +85,7 @@ def plan_allreduce(
         top: for ``hierarchical``: how the groups' sums are added, ``ring`` or ``wa``.
         average: divide the sum by the number of ranks.
     """
-    operation = _operation(op, average)
+    operation, divisor = operation_of(op, average=average), place.size if average else 1
     check_choice("algorithm", algorithm, ALGORITHMS)
     values, half = numbers(recvbuf, writable=True)
     source = source_of(sendbuf, values, half)
@@ -112,26 +112,23 @@ def plan_allreduce(
         elif algorithm == "mpi":
             with met(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation)):
                 plane.mpi.Allreduce(MPI.IN_PLACE, [values, MPI.FLOAT], op)
-        if average:
-            divide(values, place.size)
+        divide(values, divisor)
 
     def reduce_halves(plane: MpiPlane, half: Half, halves: Uint16Array) -> None:
         copy(values, source)
         if algorithm == "ring" and plane.keeps_bits:
-            divisor = place.size if average else 1
             plane.allreduce_halves(halves, half, operation, tagged=True, divisor=divisor)
             return
         wide = half.widened(halves)  # a codec that rounds takes fewer octets for a float than 16 bits
         reduce_floats(plane, None, wide)
         halves[:] = half.narrowed(wide)
 
+    calling = _calling("Allreduce_comp", values.size, half, average)
     if half is None:
         # What an aggregator sends down is untagged.
         has_aggregator = algorithm == "wa" or (algorithm == "hierarchical" and top == "wa")
         lanes = (Lane.TAGGED, Lane.UNTAGGED) if has_aggregator else (Lane.TAGGED,)
-        calling = f"Allreduce_comp of {values.size} floats with average=True" if average else ""
         return Plan(lambda plane: reduce_floats(plane, source, values), lanes, calling)
-    calling = f"Allreduce_comp of {values.size} {half.value}{' with average=True' * average}"
     halves = cast("Uint16Array", values)
     return Plan(lambda plane: reduce_halves(plane, half, halves), (Lane.TAGGED, Lane.UNTAGGED), calling)
 
@@ -140,7 +137,7 @@ def plan_allreduce_ring(
     place: RankOfSize, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, *, average: bool = False
 ) -> Plan:
     """Do :meth:`Allreduce_comp` untagged: the uncompressed baseline, exact."""
-    operation, divisor = _operation(op, average), place.size if average else 1
+    operation, divisor = operation_of(op, average=average), place.size if average else 1
     values, half = numbers(recvbuf, writable=True)
     source = source_of(sendbuf, values, half)
 
@@ -152,16 +149,13 @@ def plan_allreduce_ring(
         copy(values, source)
         plane.allreduce_halves(cast("Uint16Array", values), half, operation, tagged=False, divisor=divisor)
 
-    averaged = " with average=True" * average
-    calling = f"Allreduce_ring of {values.size} {half.value if half else 'floats'}{averaged}" if half or average else ""
-    return Plan(run, (Lane.UNTAGGED,), calling)
+    return Plan(run, (Lane.UNTAGGED,), _calling("Allreduce_ring", values.size, half, average))
 
 
-def _operation(op: MPI.Op, average: bool) -> Operation:
-    operation = operation_of(op)
-    if average and operation is not Operation.SUM:
-        raise UsageError("average=True goes with MPI.SUM only")
-    return operation
+def _calling(name: str, count: int, half: Half | None, average: bool) -> str:
+    """Return what ranks must agree on beyond the algorithm, in words; empty: nothing."""
+    what = f"{name} of {count} {half.value if half else 'floats'}{' with average=True' * average}"
+    return what if half or average else ""
 
 
 def divide(values: Float32Array, divisor: int) -> None:
@@ -261,11 +255,7 @@ def plan_broadcast(place: RankOfSize, buf: Any, root: int = 0) -> Plan:
     """Give every rank the values of ``root``; the root rounds its own to what the others receive."""
     check_root(root, place.size)
     values = float_vector(buf, writable=True)
-
-    def run(plane: MpiPlane) -> None:
-        broadcast(plane.exchange, values, root=root, tagged=True, quantise=plane.quantise)
-
-    return Plan(run)
+    return Plan(lambda plane: broadcast(plane.exchange, values, root=root, tagged=True, quantise=plane.quantise))
 
 
 def plan_allgather(place: RankOfSize, sendbuf: Any, recvbuf: Any) -> Plan:
@@ -287,22 +277,14 @@ def plan_gather(place: RankOfSize, sendbuf: Any, recvbuf: Any, root: int = 0) ->
     source = source_of(sendbuf, own) if own is not None else float_vector(not_in_place(sendbuf), writable=False)
     block = own if source is None else source
     assert block is not None
-
-    def run(plane: MpiPlane) -> None:
-        gather(plane.exchange, block, values, spans, root=root, tagged=True)
-
-    return Plan(run)
+    return Plan(lambda plane: gather(plane.exchange, block, values, spans, root=root, tagged=True))
 
 
 def plan_scatter(place: RankOfSize, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
     """Send every rank an equal block from ``root``, which alone uses ``sendbuf``. The root's own block stays exact."""
     values, spans, own = _root_blocks(place, sendbuf, root, writable=False)
     target = own if is_in_place(recvbuf) and own is not None else float_vector(not_in_place(recvbuf), writable=True)
-
-    def run(plane: MpiPlane) -> None:
-        scatter(plane.exchange, values, spans, target, root=root, tagged=True)
-
-    return Plan(run)
+    return Plan(lambda plane: scatter(plane.exchange, values, spans, target, root=root, tagged=True))
 
 
 def plan_alltoall(place: RankOfSize, sendbuf: Any, recvbuf: Any) -> Plan:
@@ -337,12 +319,16 @@ def _root_blocks(
     return values, spans, values[spans[root].start : spans[root].stop]
 
 
-def operation_of(op: MPI.Op) -> Operation:
-    """Return the operation for one of MPI's."""
-    for known, operation in _OPERATIONS:
-        if op == known:
-            return operation
-    raise UsageError("only MPI.SUM, MAX, MIN and PROD can be reduced here: use mpi4py's own calls for other operations")
+def operation_of(op: MPI.Op, *, average: bool = False) -> Operation:
+    """Return the operation for one of MPI's; only sums have an average."""
+    operation = next((ours for known, ours in _OPERATIONS if op == known), None)
+    if operation is None:
+        raise UsageError(
+            "only MPI.SUM, MAX, MIN and PROD can be reduced here: use mpi4py's own calls for other operations"
+        )
+    if average and operation is not Operation.SUM:
+        raise UsageError("average=True goes with MPI.SUM only")
+    return operation
 
 
 def source_of(sendbuf: Any, target: Float32Array, half: Half | None = None) -> Float32Array | None:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Self
 
 from mpi4py import MPI
 
-from netoffload.collectives import Quantise
 from netoffload.collectives.schedule import Span
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import Offload, parse_offload
@@ -98,10 +97,6 @@ class PlaneComm(MPI.Intracomm):
         if self._calls is None:
             self._calls = Calls(connect(self, self._settings))
         return self._calls
-
-    def quantiser(self) -> Quantise | None:
-        """Return the function with which the owner of a block rounds, None if exact; collective at the first call."""
-        return self.calls().plane.quantise
 
     def precision(self) -> Precision | None:
         """Return the agreed codec and bound, None if exact; collective at the first call."""

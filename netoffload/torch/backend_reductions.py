@@ -75,13 +75,12 @@ class Reduction:
     def of(cls, op: Any, dtype: torch.dtype) -> Reduction:
         """Return the reduction for torch's ``op``; UsageError if this type has no such operation."""
         for index, (one, _, _) in enumerate(_KINDS):
-            if op == one and (reduction := _reduction(index, dtype)) is not None:
-                return reduction
-        name = next((_name(one) for one, _, _ in _KINDS if op == one), None)
-        if name is None:
-            names = ", ".join(_name(one) for one, _, _ in _KINDS)
-            raise UsageError(f"there is no such reduction: take one of {names}")
-        raise UsageError(f"there is no {name} of {dtype} tensors: convert them first")
+            if op == one:
+                if (reduction := _reduction(index, dtype)) is not None:
+                    return reduction
+                raise UsageError(f"there is no {_name(one)} of {dtype} tensors: convert them first")
+        names = ", ".join(_name(one) for one, _, _ in _KINDS)
+        raise UsageError(f"there is no such reduction: take one of {names}")
 
     def finish(self, values: Vector, size: int) -> None:
         """Turn sums into averages if ``is_average``; those of integers are cut towards zero."""

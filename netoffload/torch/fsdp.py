@@ -172,23 +172,6 @@ class ShardedState(CompressionState):
         start = dist.get_rank(self.group) * output.numel()
         output.copy_(torch.from_numpy(staged.values()[start : start + output.numel()]).view_as(output))
 
-    def all_gather(self, output: Tensor, own: Tensor, *, is_async: bool) -> CallWork | None:
-        """Leave in ``output`` the octets of every rank's ``own``; collective."""
-        words = Words(list(output.view(len(self.ranks), -1).unbind()))
-        mine = Words([own])
-
-        def gather(plane: DataPlane) -> None:
-            span = words.spans[plane.exchange.rank]
-            words.values[span.start : span.stop] = mine.load()
-            move_to_all(plane, words.values, words.spans)
-            words.store()
-
-        work = CallWork(self.weights().start(gather, LANES), [output], self.ranks)
-        if is_async:
-            return work
-        work.wait()
-        return None
-
     def _end_step(self) -> None:
         if self._came:
             self._came.clear()
@@ -258,7 +241,20 @@ class Gather(AllGather):
         self, output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         """Gather; tensors on a GPU, and those of a smaller group (``reshard_after_forward=2``), torch's own way."""
-        if output_tensor.is_cpu and dist.get_process_group_ranks(group) == self._state.ranks:
-            return self._state.all_gather(output_tensor, input_tensor, is_async=async_op)
-        work: dist.Work | None = dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
-        return work
+        ranks = self._state.ranks
+        if not output_tensor.is_cpu or dist.get_process_group_ranks(group) != ranks:
+            theirs: dist.Work | None = dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
+            return theirs
+        words, mine = Words(list(output_tensor.view(len(ranks), -1).unbind())), Words([input_tensor])
+
+        def gather(plane: DataPlane) -> None:
+            span = words.spans[plane.exchange.rank]
+            words.values[span.start : span.stop] = mine.load()
+            move_to_all(plane, words.values, words.spans)
+            words.store()
+
+        work = CallWork(self._state.weights().start(gather, LANES), [output_tensor], ranks)
+        if async_op:
+            return work
+        work.wait()
+        return None
