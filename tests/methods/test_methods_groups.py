@@ -13,6 +13,7 @@ from netoffload.errors import UsageError
 from netoffload.lab.training.config import TrainSettings
 from netoffload.methods import Member, Sent, method_for, parse
 from netoffload.methods.floats import grouped_octets, ring_octets
+from netoffload.transport.rendezvous.agreement import Precision
 
 BOUND_K = 10
 COUNT = 4003
@@ -37,10 +38,7 @@ def round_trip(values: Float32Array) -> Float32Array:
 @pytest.mark.parametrize("name", GROUPED)
 @pytest.mark.parametrize("workers", [4, 8])
 def test_all_ranks_end_with_the_sum_of_the_oracle(name: str, workers: int) -> None:
-    spec = parse(name, batch=25)
-
-    def quantise(block: Float32Array) -> None:
-        codec.get("inceptionn").round_trip(block, BOUND_K, out=block)
+    spec, quantise = parse(name, batch=25), Precision("inceptionn", BOUND_K).quantiser()
 
     def one_rank(exchange: Exchange) -> tuple[Float32Array, Sent]:
         method = method_for(spec, Member(exchange, quantise))

@@ -25,6 +25,7 @@ from netoffload.methods.scales import (
     meet_loudest,
     root_mean_square,
 )
+from netoffload.transport.rendezvous.agreement import Precision
 from tests.shared.example_counts import examples
 
 LAYOUT = Layout((150, 50))
@@ -44,11 +45,7 @@ def steps_of(
     exchange: Exchange, name: str, codec_name: str, gradients: list[Float32Array], *, feedback: bool
 ) -> tuple[list[Float32Array], SelectiveReducer]:
     """One rank's sums."""
-    spec, rounding = parse(name, batch=1), codec.get(codec_name)
-
-    def quantise(values: Float32Array) -> None:
-        rounding.round_trip(values, BOUND_K, out=values)
-
+    spec, quantise = parse(name, batch=1), Precision(codec_name, BOUND_K).quantiser()
     member = Member(exchange, quantise, LAYOUT, error_feedback=feedback)
     reducer = SelectiveReducer(spec, member, Selection(scale="auto", auto_rms=auto_rms(spec, codec_name)))
     with np.errstate(all="ignore"):
@@ -181,23 +178,18 @@ def test_what_is_rounded_to_nothing_is_counted_reported_once_and_sent_exact_the_
         assert [bool(one.any()) for one in sums] == [False, True, False, True, False]
         np.testing.assert_array_equal(sums[1], np.float32(2.0**-20))
         assert vanished == 3
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == ["netoffload: warning: " + line for line in [VANISHED] * 2]
-
-
-VANISHED = (
-    "the gradient of layers 0, 1 was rounded to nothing: it travels exact the next time; later ones are only counted"
-)
+    said = "the gradient of layers 0, 1 was rounded to nothing: it travels exact the next time"
+    line = f"netoffload: warning: {said}; later ones are only counted"
+    assert capsys.readouterr().err.splitlines() == [line] * 2
 
 
 def test_a_fixed_scale_that_loses_everything_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    quantise = Precision("packed", BOUND_K).quantiser()
+
     def one_rank(exchange: Exchange) -> tuple[bool, int]:
         reducer = SelectiveReducer(parse("inc+c", batch=1), Member(exchange, quantise, LAYOUT), Selection(scale=2.0))
         total = sum(reducer.reduce(gradient(0, step, -30)) for step in range(3))
         return bool(np.any(total)), reducer.vanished
-
-    def quantise(values: Float32Array) -> None:
-        codec.get("packed").round_trip(values, BOUND_K, out=values)
 
     assert run_ranks(2, one_rank, codec=codec.get("packed"), bound_k=BOUND_K) == [(False, 3)] * 2
     assert capsys.readouterr().err.count('set scale="auto", or a larger one') == 2

@@ -20,15 +20,13 @@ from netoffload.methods import (
     parse,
 )
 from netoffload.methods.scales import auto_rms
+from netoffload.transport.rendezvous.agreement import Precision
 
 SIZES = (64, 8, 200)
 LAYOUT = Layout(SIZES)
 WORKERS = 2
 STEPS = 5
-
-
-def quantise(values: Float32Array) -> None:
-    codec.get("bounded").round_trip(values, 10, out=values)
+QUANTISE = Precision("bounded", 10).quantiser()
 
 
 def gradients(rank: int, size: float) -> list[Float32Array]:
@@ -43,7 +41,7 @@ def sums(
     spec = parse(name, batch=25)
 
     def one_rank(exchange: Exchange) -> tuple[list[Float32Array], dict[int, float]]:
-        member = Member(exchange, quantise, LAYOUT, error_feedback=error_feedback)
+        member = Member(exchange, QUANTISE, LAYOUT, error_feedback=error_feedback)
         reducer, found = SelectiveReducer(spec, member, selection), []
         for step, gradient in enumerate(gradients(exchange.rank, size)):
             if stop and step == stop:
@@ -93,7 +91,7 @@ def test_what_is_left_unsent_arrives_later_also_in_another_scale(name: str) -> N
     spec, steps = parse(name, batch=25), 40
 
     def one_rank(exchange: Exchange) -> Float32Array:
-        member = Member(exchange, quantise, LAYOUT, error_feedback=True)
+        member = Member(exchange, QUANTISE, LAYOUT, error_feedback=True)
         reducer = SelectiveReducer(spec, member, Selection(scale=2.0**-6))
         total = np.zeros(LAYOUT.count, np.float32)
         for step in range(steps):
@@ -142,12 +140,8 @@ ROW = (600, 1, 300)
 OF_ROWS = Layout(ROW * RANKS)
 OWNERS = tuple(rank for rank in range(RANKS) for _ in ROW)
 BUCKET = tuple(range(len(OWNERS)))
-BOUND = 10
 MANY = 60
-
-
-def quantise_packed(values: Float32Array) -> None:
-    codec.get("packed").round_trip(values, BOUND, out=values)
+QUANTISE_PACKED = Precision("packed", 10).quantiser()
 
 
 def gradient(rank: int, step: int, size: float) -> Float32Array:
@@ -161,7 +155,7 @@ def parts(name: str, selection: Selection, steps: int, size: float, **member: bo
     spec = parse(name, batch=1)
 
     def one_rank(exchange: Exchange) -> tuple[Float32Array, int]:
-        own = Member(exchange, quantise_packed, OF_ROWS, owners=OWNERS, **member)  # type: ignore[arg-type]
+        own = Member(exchange, QUANTISE_PACKED, OF_ROWS, owners=OWNERS, **member)  # type: ignore[arg-type]
         reducer, row = SelectiveReducer(spec, own, selection), slice(exchange.rank * 901, (exchange.rank + 1) * 901)
         total = np.zeros(901, np.float32)
         octets = 0
@@ -173,7 +167,7 @@ def parts(name: str, selection: Selection, steps: int, size: float, **member: bo
             total += reducer.reduce(gradient(exchange.rank, step, size), BUCKET)[row]
         return total, octets + reducer.sent.octets + reducer.sent.tagged_octets
 
-    return run_ranks(RANKS, one_rank, codec=codec.get("packed"), bound_k=BOUND)
+    return run_ranks(RANKS, one_rank, codec=codec.get("packed"), bound_k=10)
 
 
 def truth_of_rows(steps: int, size: float) -> Float32Array:

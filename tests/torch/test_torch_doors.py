@@ -136,49 +136,53 @@ def test_a_wrapped_optimizer_is_saved_copied_hooked_and_scaled_like_a_plain_one(
         assert is_near == (True,) * 3
 
 
-def test_complex_weights_are_not_averaged() -> None:
-    model = torch.nn.Linear(4, 2, dtype=torch.complex64)
+def off() -> CompressionState:
+    """A state for one rank, which needs no other."""
+    return CompressionState(offload="off")
+
+
+def sgd(model: torch.nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), 0.1)
+
+
+def periodic(model: torch.nn.Module, **options: Any) -> Periodic:
+    return Periodic(model, sgd(model), **{"every": 2, "state": off(), **options})
+
+
+def test_what_a_door_cannot_do_is_refused_when_it_is_asked() -> None:
+    layer, complex_layer = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2, dtype=torch.complex64)
     with pytest.raises(UsageError, match=r"values of torch.complex64 cannot be summed here"):
-        Periodic(model, torch.optim.SGD(model.parameters(), 0.1), every=2, state=CompressionState(offload="off"))
-
-
-def test_an_optimizer_that_evaluates_the_loss_itself_is_refused() -> None:
-    optimizer = torch.optim.LBFGS(torch.nn.Linear(4, 2).parameters())
+        periodic(complex_layer)
     with pytest.raises(UsageError, match=r"LBFGS evaluates the loss .* needs no closure"):
-        DistributedOptimizer(optimizer, CompressionState(offload="off"))
-
-
-def test_a_group_that_comes_after_the_buckets_are_cut_is_refused() -> None:
-    plain = torch.optim.SGD(torch.nn.Linear(4, 2).parameters(), 0.1)
-    optimizer = DistributedOptimizer(plain, CompressionState(offload="off"))
+        DistributedOptimizer(torch.optim.LBFGS(layer.parameters()), off())
     with pytest.raises(UsageError, match="before DistributedOptimizer wraps it"):
-        optimizer.add_param_group({"params": torch.nn.Linear(2, 2).parameters()})
+        DistributedOptimizer(sgd(layer), off()).add_param_group({"params": complex_layer.parameters()})
+    for passes in (0, -1, 1.5):
+        with pytest.raises(UsageError, match="give a whole number of 1 or more"):
+            DistributedOptimizer(sgd(layer), off(), backward_passes_per_step=passes)  # type: ignore[arg-type]
+    for every in (0, 1.5, "4", True):
+        with pytest.raises(UsageError, match=f"every={every!r} is not a number of steps"):
+            periodic(layer, every=every)
+    with pytest.raises(UsageError, match="the state has no method, steps, synchronised"):
+        periodic(layer).load_state_dict({})
+    with pytest.raises(UsageError, match="no parameter of the model learns"):
+        periodic(layer.requires_grad_(False))
+    for wrong in ({"learning_rate": float("nan")}, {"learning_rate": 0.0}, {"momentum": 1.0}):
+        with pytest.raises(UsageError, match="give a rate above 0, and a momentum from 0 to below 1"):
+            Outer(**wrong)
 
 
 def test_the_state_of_another_periodic_method_is_refused() -> None:
-    def periodic(method: str, outer: Outer | None = None) -> Periodic:
-        model = torch.nn.Linear(4, 2)
-        optimizer, state = torch.optim.SGD(model.parameters(), 0.1), CompressionState(offload="off")
-        return Periodic(model, optimizer, every=2, method=method, outer=outer, state=state)
-
-    saved = periodic("psgd").state_dict()
-    periodic("psgd").load_state_dict(saved)
-    for other, name in ((periodic("changes"), "changes"), (periodic("psgd", Outer()), "psgd with an outer optimizer")):
+    layer = torch.nn.Linear(4, 2)
+    saved = periodic(layer).state_dict()
+    periodic(layer).load_state_dict(saved)
+    others: list[tuple[dict[str, Any], str]] = [
+        ({"method": "changes"}, "changes"),
+        ({"outer": Outer()}, "psgd with an outer optimizer"),
+    ]
+    for options, name in others:
         with pytest.raises(UsageError, match=f"saved with psgd, this run has {name}: give it the same method"):
-            other.load_state_dict(saved)
-
-
-@pytest.mark.parametrize("every", [0, 1.5, "4", True])
-def test_what_is_no_number_of_steps_is_refused(every: Any) -> None:
-    model = torch.nn.Linear(2, 2)
-    with pytest.raises(UsageError, match=f"every={every!r} is not a number of steps"):
-        Periodic(model, torch.optim.SGD(model.parameters(), 0.1), every=every)
-
-
-@pytest.mark.parametrize("wrong", [{"learning_rate": float("nan")}, {"learning_rate": 0.0}, {"momentum": 1.0}])
-def test_an_outer_optimizer_that_cannot_converge_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="give a rate above 0, and a momentum from 0 to below 1"):
-        Outer(**wrong)
+            periodic(layer, **options).load_state_dict(saved)
 
 
 @pytest.mark.parametrize(
@@ -282,8 +286,8 @@ def test_diloco_ends_with_one_model(launcher: Launcher) -> None:
 
 @pytest.mark.parametrize("name", ["param_groups", "state", "defaults"])
 def test_what_the_wrapped_optimizer_holds_cannot_be_set_beside_it(name: str) -> None:
-    inner = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], 0.1)
-    wrapped = DistributedOptimizer(inner, CompressionState(offload="off"))
+    inner = sgd(torch.nn.Linear(3, 1))
+    wrapped = DistributedOptimizer(inner, off())
     assert getattr(wrapped, name) is getattr(inner, name)
     with pytest.raises(AttributeError):
         setattr(wrapped, name, {})
@@ -320,7 +324,7 @@ def test_the_next_attempt_finishes_through_every_door(
 
 
 def test_buckets_of_earlier_steps_are_kept_where_they_fill_one() -> None:
-    state = CompressionState(offload="off")
+    state = off()
     assert state._pieces((1, 0)) == [(1, 0)]
     assert state._pieces((0, 1)) == [(1, 0)]
     assert state._pieces((2, 0, 1)) == [(2, 0, 1)]
@@ -328,7 +332,6 @@ def test_buckets_of_earlier_steps_are_kept_where_they_fill_one() -> None:
 
 
 def _wrapped(model: torch.nn.Module, **options: Any) -> DistributedOptimizer:
-    """A wrapper for one rank, which needs no other."""
     state = CompressionState(**{"offload": "off", "named_parameters": model.named_parameters(), **options})
     return DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.01), state)
 
@@ -337,15 +340,6 @@ def _step(optimizer: Any, model: torch.nn.Module, value: float = 1.0) -> None:
     optimizer.zero_grad()
     model(value * torch.arange(1.0, 9.0).reshape(2, 4)).sum().backward()
     optimizer.step()
-
-
-@pytest.mark.parametrize("passes", [0, -1, 1.5])
-def test_passes_that_are_no_number_of_passes_are_refused(passes: Any) -> None:
-    model = torch.nn.Linear(4, 3)
-    with pytest.raises(UsageError, match="give a whole number of 1 or more"):
-        DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), 0.1), CompressionState(offload="off"), backward_passes_per_step=passes
-        )
 
 
 def test_a_layer_that_is_frozen_later_stays_as_it_is() -> None:
@@ -434,28 +428,16 @@ def test_periodic_averages_begin_with_the_first_step_and_go_on_after_a_close(met
         model = torch.nn.Linear(4, 3)
         if not is_late:
             model.load_state_dict(weights)
-        state = CompressionState(offload="off")
-        periodic = Periodic(
-            model, torch.optim.SGD(model.parameters(), 0.1), every=2, method=method, outer=Outer(), state=state
-        )
+        averaged = periodic(model, method=method, outer=Outer())
         model.load_state_dict(weights)
         for step in range(6):
-            periodic.optimizer.zero_grad()
+            averaged.optimizer.zero_grad()
             model(torch.ones(2, 4)).sum().backward()
-            periodic.step()
+            averaged.step()
             if is_late and step == 3:
-                state.close()
+                averaged.state.close()
         found.append(model.weight.detach().clone())
     assert torch.equal(*found)
-
-
-def test_an_incomplete_state_of_periodic_and_a_model_that_does_not_learn_are_one_line() -> None:
-    model = torch.nn.Linear(4, 3)
-    periodic = Periodic(model, torch.optim.SGD(model.parameters(), 0.1), every=2)
-    with pytest.raises(UsageError, match="the state has no method, steps, synchronised"):
-        periodic.load_state_dict({})
-    with pytest.raises(UsageError, match="no parameter of the model learns"):
-        Periodic(model.requires_grad_(False), torch.optim.SGD(model.parameters(), 0.1), every=2)
 
 
 def test_a_layer_without_values_has_a_state_that_torch_loads(tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import (  # type: ignore[attr-defined]  # TCPStore is not declared public
+    AllreduceOptions,
+    BarrierOptions,
+    DistBackendError,
+    TCPStore,
+)
 
+from netoffload.torch import BackendOptions
 from tests.shared.quick_cases import by_day
 from tests.torch.launcher import Launcher
 
@@ -42,13 +49,21 @@ pytestmark = [
 ]
 
 
+def made_store() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def made_group(options: BackendOptions | None = None) -> Any:
+    from netoffload.torch.torchft import ProcessGroupNetOffload  # which needs torchft
+
+    return ProcessGroupNetOffload(options)
+
+
 class Replica:
     """One process of the example, with torch's store that its launcher would have."""
 
     def __init__(self, launcher: Launcher, number: int, lighthouse: str, words: list[str], passes: int = 0) -> None:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not declared public
-
-        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._store = made_store()
         own = {"TORCHFT_LIGHTHOUSE": lighthouse, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port)}
         self._log = log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - lives as long as the replica
         self.process = subprocess.Popen(
@@ -101,12 +116,7 @@ def test_the_others_outlive_a_replica_that_dies_and_agree_with_it_when_it_is_bac
 
 
 def test_a_call_that_fails_raises_but_for_an_allreduce_which_says_so_in_its_future() -> None:
-    from torch.distributed import AllreduceOptions, BarrierOptions, DistBackendError, TCPStore  # type: ignore[attr-defined]
-
-    from netoffload.torch.torchft import ProcessGroupNetOffload
-
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    groups = [ProcessGroupNetOffload() for _ in range(2)]
+    store, groups = made_store(), [made_group() for _ in range(2)]
     configured(groups, store, 1)
     with ThreadPoolExecutor() as threads:
         tensors = [torch.full((3,), float(rank)) for rank in range(2)]
@@ -132,8 +142,6 @@ def configured(groups: list[Any], store: Any, quorum: int) -> None:
 
 def summed(groups: list[Any], vectors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return what a step of the manager's leaves of one vector per replica."""
-    from torch.distributed import AllreduceOptions
-
     works = [group.allreduce([vector], AllreduceOptions()) for group, vector in zip(groups, vectors, strict=True)]
     assert all(work.wait() for work in works)
     for group in groups:
@@ -143,11 +151,6 @@ def summed(groups: list[Any], vectors: list[torch.Tensor]) -> list[torch.Tensor]
 
 @pytest.mark.parametrize("fragments", [1, 2])
 def test_residuals_stay_with_the_replica_that_lives(fragments: int) -> None:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    from netoffload.torch import BackendOptions
-    from netoffload.torch.torchft import ProcessGroupNetOffload
-
     class Counting:  # as much of a manager as a group asks for
         step = 0
 
@@ -156,10 +159,10 @@ def test_residuals_stay_with_the_replica_that_lives(fragments: int) -> None:
 
     manager = Counting()
     options = BackendOptions(compressor="wgt:threshold=1", error_feedback=True, min_octets=0, scale=None)
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = made_store()
 
-    def made() -> ProcessGroupNetOffload:
-        group = ProcessGroupNetOffload(options)
+    def made() -> Any:
+        group = made_group(options)
         group.follow(manager, fragments)
         return group
 
@@ -179,14 +182,8 @@ def test_residuals_stay_with_the_replica_that_lives(fragments: int) -> None:
 
 
 def test_a_codec_remembers_what_it_rounded_away() -> None:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    from netoffload.torch import BackendOptions
-    from netoffload.torch.torchft import ProcessGroupNetOffload
-
     options = BackendOptions("packed", 6, offload="inline", error_feedback=True, min_octets=0)
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    groups = [ProcessGroupNetOffload(options) for _ in range(2)]
+    store, groups = made_store(), [made_group(options) for _ in range(2)]
     configured(groups, store, 1)
     own = [torch.randn(5000, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
     totals = [summed(groups, [vector.clone() for vector in own]) for _ in range(20)]
