@@ -319,33 +319,29 @@ class NetOffloadGroup(NamedGroup):
         """Collect every rank's tensor on the root; the other ranks pass no outputs."""
         with self._arguments():
             root, is_root = opts.rootRank, self._check_root(opts.rootRank)
-            own, words = Words(inputs), Words(outputs[0]) if is_root else None
+            results = outputs[0] if is_root else []
+            own, words = Words(inputs), Words(results)
             if is_root:
-                self._check_parts("outputs", outputs[0], inputs[0])
+                self._check_parts("outputs", results, inputs[0])
 
         def call(plane: DataPlane) -> None:
             own.load()
-            blocks, spans = (None, None) if words is None else (words.octets, words.octet_spans)
-            collectives.gather(plane.exchange, own.own_octets, blocks, spans, root=root, tagged=False)
-            if words is not None:
-                words.store()
+            collectives.gather(plane.exchange, own.own_octets, words.octets, words.octet_spans, root=root, tagged=False)
+            words.store()
 
-        results = outputs[0] if is_root else []
         return self._carry_out(call, results, opts, f"gather of {types_of(inputs)} to root {root}")
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> CallWork:
         """Send every rank its tensor of the root's list; the other ranks pass no inputs."""
         with self._arguments():
             root, is_root = opts.rootRank, self._check_root(opts.rootRank)
-            own, words = Words(outputs), Words(inputs[0]) if is_root else None
+            own, words = Words(outputs), Words(inputs[0] if is_root else [])
             if is_root:
                 self._check_parts("inputs", inputs[0], outputs[0])
 
         def call(plane: DataPlane) -> None:
-            if words is not None:
-                words.load()
-            blocks, spans = (None, None) if words is None else (words.octets, words.octet_spans)
-            collectives.scatter(plane.exchange, blocks, spans, own.own_octets, root=root, tagged=False)
+            blocks = words.load().view(np.uint8)
+            collectives.scatter(plane.exchange, blocks, words.octet_spans, own.own_octets, root=root, tagged=False)
             own.store()
 
         return self._carry_out(call, outputs, opts, f"scatter of {types_of(outputs)} from root {root}")

@@ -125,7 +125,8 @@ class Numbers:
             names = ", ".join(sorted({str(tensor.dtype) for tensor in tensors}))
             raise UsageError(f"reductions take tensors of one type, not {names}")
         self._tensors = [checked(tensor).detach() for tensor in tensors]
-        reals = [_real(tensor) for tensor in self._tensors]
+        resolved = map(_resolved, self._tensors)
+        reals = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in resolved]
         self.dtype = reals[0].dtype
         if self.dtype not in ADDED_AS:
             raise UsageError(f"tensors of {self.dtype} cannot be added: convert them first")
@@ -212,11 +213,6 @@ def _is_plain(tensor: Tensor) -> bool:
 
 def _resolved(tensor: Tensor) -> Tensor:
     return tensor.resolve_conj().resolve_neg()
-
-
-def _real(tensor: Tensor) -> Tensor:
-    """Return the parts of a complex tensor, in the same memory if it holds them; another tensor as it is."""
-    return torch.view_as_real(_resolved(tensor)) if tensor.is_complex() else _resolved(tensor)
 
 
 def lengths_of(tensors: Iterable[Tensor]) -> str:

@@ -62,17 +62,11 @@ class Layers:
 
     def expect(self, sizes: Sequence[int]) -> None:
         """Expect a model with parameters of these sizes; UsageError, and no change, if a known one has another."""
-        before, self._sizes = self._sizes, tuple(sizes)
-        try:
-            for at, (name, parameter) in enumerate(zip(self.names, self._parameters, strict=True)):
-                self._check(at, name, parameter)
-            if (self.are_named or self._is_closed) and len(self._sizes) != len(self.names):
-                raise UsageError(
-                    f"the model that was saved has {len(self._sizes)} parameters, this one has {len(self.names)}"
-                )
-        except UsageError:
-            self._sizes = before
-            raise
+        for at, (name, parameter) in enumerate(zip(self.names, self._parameters, strict=True)):
+            _check(sizes, at, name, parameter)
+        if (self.are_named or self._is_closed) and len(sizes) != len(self.names):
+            raise UsageError(f"the model that was saved has {len(sizes)} parameters, this one has {len(self.names)}")
+        self._sizes = tuple(sizes)
 
     @property
     def layout(self) -> Layout:
@@ -100,12 +94,13 @@ class Layers:
         copied.are_named = self.are_named
         return copied
 
-    def _check(self, at: int, name: str, parameter: torch.Tensor) -> None:
-        if self._sizes and (at >= len(self._sizes) or self._sizes[at] != parameter.numel()):
-            raise UsageError(f"{name} has {parameter.numel()} values, another number than in the model that was saved")
-
     def _add(self, parameter: torch.Tensor, name: str) -> None:
-        self._check(len(self.names), name, parameter)
+        _check(self._sizes, len(self.names), name, parameter)
         self._index[id(parameter)] = len(self.names)
         self.names.append(name)
         self._parameters.append(parameter)
+
+
+def _check(sizes: Sequence[int], at: int, name: str, parameter: torch.Tensor) -> None:
+    if sizes and (at >= len(sizes) or sizes[at] != parameter.numel()):
+        raise UsageError(f"{name} has {parameter.numel()} values, another number than in the model that was saved")

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from netoffload.collectives import allgather_payloads
-from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.methods import (
@@ -171,7 +171,8 @@ class Periodic:
 
     def _allgather(self, value: Any) -> list[Any]:
         """Return every rank's JSON value."""
-        payloads = self.state.run(lambda plane: allgather_payloads(plane.exchange, _as_payload(value)))
+        own = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        payloads = self.state.run(lambda plane: allgather_payloads(plane.exchange, own))
         return [json.loads(octets.tobytes()) for octets in payloads]
 
     def _made(self, plane: DataPlane) -> WeightExchange:
@@ -195,10 +196,6 @@ class Periodic:
 
     def _gather(self) -> None:
         self._flat[:] = self._gathered()
-
-
-def _as_payload(value: Any) -> Uint8Array:
-    return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
 def _weights(spec: MethodSpec, member: Member) -> WeightExchange:
