@@ -19,21 +19,8 @@ from typing import Any, Concatenate, ParamSpec, cast
 import numpy as np
 from mpi4py import MPI
 
-from netoffload.collectives import (
-    Groups,
-    Half,
-    Operation,
-    aggregator_allreduce,
-    alltoall,
-    barrier,
-    broadcast,
-    gather,
-    hierarchical_allreduce,
-    reduce,
-    ring_allgather,
-    ring_reduce_scatter,
-    scatter,
-)
+from netoffload import collectives
+from netoffload.collectives import Groups, Half, Operation
 from netoffload.collectives.announcement import Announcement, Call, check_root, met
 from netoffload.collectives.exchange import Exchange
 from netoffload.collectives.schedule import Span, consecutive, partition
@@ -97,7 +84,7 @@ def plan_allreduce(
         else:
             copy(values, source)
         if algorithm == "hierarchical":
-            hierarchical_allreduce(
+            collectives.hierarchical_allreduce(
                 exchange,
                 values,
                 plane.groups() if groups is None else groups,
@@ -108,7 +95,7 @@ def plan_allreduce(
                 chunk_floats=plane.chunk_floats(),
             )
         elif algorithm == "wa":
-            aggregator_allreduce(exchange, values, tagged=True, operation=operation)
+            collectives.aggregator_allreduce(exchange, values, tagged=True, operation=operation)
         elif algorithm == "mpi":
             with met(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation)):
                 plane.mpi.Allreduce(MPI.IN_PLACE, [values, MPI.FLOAT], op)
@@ -180,7 +167,9 @@ def plan_reduce(place: RankOfSize, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.
             assert source is not None
             values = plane.work(source.size)
         copy(values, source)
-        reduce(plane.exchange, values, root=root, tagged=True, operation=operation, chunk_floats=plane.chunk_floats())
+        collectives.reduce(
+            plane.exchange, values, root=root, tagged=True, operation=operation, chunk_floats=plane.chunk_floats()
+        )
 
     return Plan(run)
 
@@ -225,7 +214,7 @@ def _plan_reduce_scatter(
         spans = consecutive(counts)
         values, span = plane.work(source.size), spans[place.rank]
         copy(values, source)
-        ring_reduce_scatter(
+        collectives.ring_reduce_scatter(
             plane.exchange, values, spans, tagged=True, operation=operation, chunk_floats=plane.chunk_floats()
         )
         copy(target[: len(span)], values[span.start : span.stop])
@@ -247,7 +236,9 @@ def _gather_counts(exchange: Exchange, count: int) -> list[int]:
     """Return the counts of all ranks; they travel untagged, so the octets of integers stay exact."""
     counts = np.zeros(exchange.size, np.int64)
     counts[exchange.rank] = count
-    ring_allgather(exchange, counts.view(np.float32), partition(2 * exchange.size, exchange.size), tagged=False)
+    collectives.ring_allgather(
+        exchange, counts.view(np.float32), partition(2 * exchange.size, exchange.size), tagged=False
+    )
     return [int(number) for number in counts]
 
 
@@ -255,7 +246,9 @@ def plan_broadcast(place: RankOfSize, buf: Any, root: int = 0) -> Plan:
     """Give every rank the values of ``root``; the root rounds its own to what the others receive."""
     check_root(root, place.size)
     values = float_vector(buf, writable=True)
-    return Plan(lambda plane: broadcast(plane.exchange, values, root=root, tagged=True, quantise=plane.quantise))
+    return Plan(
+        lambda plane: collectives.broadcast(plane.exchange, values, root=root, tagged=True, quantise=plane.quantise)
+    )
 
 
 def plan_allgather(place: RankOfSize, sendbuf: Any, recvbuf: Any) -> Plan:
@@ -266,7 +259,7 @@ def plan_allgather(place: RankOfSize, sendbuf: Any, recvbuf: Any) -> Plan:
 
     def run(plane: MpiPlane) -> None:
         copy(own, source)
-        ring_allgather(plane.exchange, values, spans, tagged=True, quantise=plane.quantise)
+        collectives.ring_allgather(plane.exchange, values, spans, tagged=True, quantise=plane.quantise)
 
     return Plan(run)
 
@@ -277,14 +270,14 @@ def plan_gather(place: RankOfSize, sendbuf: Any, recvbuf: Any, root: int = 0) ->
     source = source_of(sendbuf, own) if own is not None else float_vector(not_in_place(sendbuf), writable=False)
     block = own if source is None else source
     assert block is not None
-    return Plan(lambda plane: gather(plane.exchange, block, values, spans, root=root, tagged=True))
+    return Plan(lambda plane: collectives.gather(plane.exchange, block, values, spans, root=root, tagged=True))
 
 
 def plan_scatter(place: RankOfSize, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
     """Send every rank an equal block from ``root``, which alone uses ``sendbuf``. The root's own block stays exact."""
     values, spans, own = _root_blocks(place, sendbuf, root, writable=False)
     target = own if is_in_place(recvbuf) and own is not None else float_vector(not_in_place(recvbuf), writable=True)
-    return Plan(lambda plane: scatter(plane.exchange, values, spans, target, root=root, tagged=True))
+    return Plan(lambda plane: collectives.scatter(plane.exchange, values, spans, target, root=root, tagged=True))
 
 
 def plan_alltoall(place: RankOfSize, sendbuf: Any, recvbuf: Any) -> Plan:
@@ -298,14 +291,14 @@ def plan_alltoall(place: RankOfSize, sendbuf: Any, recvbuf: Any) -> Plan:
         if in_place:
             values = plane.work(source.size)
             copy(values, source)
-        alltoall(plane.exchange, values, source_spans, target, target_spans, tagged=True)
+        collectives.alltoall(plane.exchange, values, source_spans, target, target_spans, tagged=True)
 
     return Plan(run)
 
 
 def plan_barrier(_place: RankOfSize) -> Plan:
     """Return when all ranks have entered. Unlike ``Barrier`` it sleeps, and leaves its core to other processes."""
-    return Plan(lambda plane: barrier(plane.exchange))
+    return Plan(lambda plane: collectives.barrier(plane.exchange))
 
 
 def _root_blocks(

@@ -13,14 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from netoffload.collectives import (
-    Half,
-    allreduce_halves,
-    hierarchical_allreduce,
-    ring_allreduce,
-    schedule,
-    tree_exchange,
-)
+from netoffload import collectives
+from netoffload.collectives import Half, schedule
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
@@ -53,7 +47,7 @@ class RingReducer(RememberingReducer):
         What is tagged keeps every bit.
         """
         halves = half.narrowed(gradient)
-        allreduce_halves(self._exchange, halves, half, tagged=self._spec.tagged, divisor=divisor)
+        collectives.allreduce_halves(self._exchange, halves, half, tagged=self._spec.tagged, divisor=divisor)
         gradient[:] = half.widened(halves)
         self._count(ring_octets(halves.nbytes, self._exchange.size), halves.nbytes)
         return gradient
@@ -67,11 +61,13 @@ class RingReducer(RememberingReducer):
         if tagged and self._member.error_feedback:
             self._feed_back(gradient, bucket)
         if len(self._groups) == 1:
-            ring_allreduce(self._exchange, gradient, tagged=tagged, quantise=self._quantise, have_met=have_met)
+            collectives.ring_allreduce(
+                self._exchange, gradient, tagged=tagged, quantise=self._quantise, have_met=have_met
+            )
             self.sent.count(ring_octets(gradient.nbytes, self._exchange.size), tagged=tagged)
         else:
             top = self._spec.top
-            hierarchical_allreduce(
+            collectives.hierarchical_allreduce(
                 self._exchange, gradient, self._groups, tagged=tagged, top=top, quantise=self._quantise
             )
             octets, untagged = grouped_octets(gradient.nbytes, self._groups, rank, top)
@@ -112,7 +108,7 @@ class Aggregation(WeightExchange):
         ``update`` is called only on the last rank, with the sum in ``gradient``'s memory.
         """
         node, octets = self._tree[self._exchange.rank], parameters.nbytes
-        tree_exchange(self._exchange, self._tree, gradient, parameters, update, tagged=self._spec.tagged)
+        collectives.tree_exchange(self._exchange, self._tree, gradient, parameters, update, tagged=self._spec.tagged)
         if node.parent is not None:
             self.sent.count(octets, tagged=self._spec.tagged)
         if not node.children:  # a worker: what an aggregator passes on are not its own vectors

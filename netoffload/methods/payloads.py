@@ -14,15 +14,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from netoffload.collectives import (
-    Exchange,
-    Operation,
-    Payload,
-    allgather_payloads,
-    push_pull,
-    ring_payloads,
-    serve_payloads,
-)
+from netoffload import collectives
+from netoffload.collectives import Exchange, Operation, Payload
 from netoffload.collectives.exchange import combine
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
@@ -50,7 +43,9 @@ class GatherReducer(PayloadReducer):
         payload = self._compressor.encode(gradient, state)
         self.sent.vector_octets += payload.size
         self.sent.octets += payload.size * (self._exchange.size - 1)
-        return _total(self._exchange, self._compressor, allgather_payloads(self._exchange, payload), state.layout)
+        return _total(
+            self._exchange, self._compressor, collectives.allgather_payloads(self._exchange, payload), state.layout
+        )
 
 
 class ServedReducer(PayloadReducer):
@@ -64,7 +59,7 @@ class ServedReducer(PayloadReducer):
 
     def _answer(self, payload: Payload) -> Payload:
         self.sent.octets += payload.size
-        return push_pull(self._exchange, payload, server=self._exchange.size - 1)
+        return collectives.push_pull(self._exchange, payload, server=self._exchange.size - 1)
 
 
 class PayloadServer(GradientServer):
@@ -74,7 +69,9 @@ class PayloadServer(GradientServer):
         """See :meth:`GradientServer.serve`."""
         exchange, compressor = self._exchange, compressor_of(self._spec)
         layout = layout_of(self._member.layout, bucket)
-        answer = serve_payloads(exchange, lambda pushed: _total(exchange, compressor, pushed, layout).view(np.uint8))
+        answer = collectives.serve_payloads(
+            exchange, lambda pushed: _total(exchange, compressor, pushed, layout).view(np.uint8)
+        )
         self.sent.octets += answer.size * (exchange.size - 1)
 
 
@@ -115,8 +112,8 @@ class TernaryServer(GradientServer):
     def serve(self, bucket: Bucket | None = None) -> None:
         """See :meth:`GradientServer.serve`."""
         total, layout = _sum_of(self._spec, self._member), layout_of(self._member.layout, bucket)
-        shared = serve_payloads(self._exchange, _largest)
-        answer = serve_payloads(self._exchange, lambda pushed: total.encode(pushed, layout))
+        shared = collectives.serve_payloads(self._exchange, _largest)
+        answer = collectives.serve_payloads(self._exchange, lambda pushed: total.encode(pushed, layout))
         self.sent.octets += (shared.size + answer.size) * (self._exchange.size - 1)
 
 
@@ -140,7 +137,7 @@ class PayloadRingReducer(GradientReducer):
             self.sent.vector_octets += payload.size
             return payload
 
-        self.sent.octets += ring_payloads(
+        self.sent.octets += collectives.ring_payloads(
             self._exchange,
             gradient,
             encode,

@@ -31,17 +31,10 @@ from netoffload.collectives.hierarchy import TOPS
 from netoffload.compressors import Compressor, registry
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
+from netoffload.methods import payloads
 from netoffload.methods.averaging import Averaging, ChangeAveraging, Rotation
 from netoffload.methods.base import Family, Member, Method, MethodSpec, Topology
 from netoffload.methods.floats import Aggregation, RingReducer
-from netoffload.methods.payloads import (
-    GatherReducer,
-    PayloadRingReducer,
-    PayloadServer,
-    ServedReducer,
-    TernaryServer,
-    TernaryWorker,
-)
 from netoffload.methods.scattered import PayloadScatter, RingScatter
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -57,11 +50,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
 """Every method by its name, one line each; all other names are compressors."""
 
 _VIA: Final[Mapping[str, Family]] = {
-    "gather": Family(Topology.GATHER, GatherReducer),
-    "server": Family(Topology.SERVER, ServedReducer, PayloadServer),
-    "ring": Family(Topology.PAYLOAD_RING, PayloadRingReducer),
+    "gather": Family(Topology.GATHER, payloads.GatherReducer),
+    "server": Family(Topology.SERVER, payloads.ServedReducer, payloads.PayloadServer),
+    "ring": Family(Topology.PAYLOAD_RING, payloads.PayloadRingReducer),
 }
-_SERVED_OTHERWISE: Final = {"terngrad": Family(Topology.SERVER, TernaryWorker, TernaryServer)}
+_SERVED_OTHERWISE: Final = {"terngrad": Family(Topology.SERVER, payloads.TernaryWorker, payloads.TernaryServer)}
 """Compressors whose server does more than add payloads."""
 _OWN_VIA: Final = {
     "terngrad": "server",

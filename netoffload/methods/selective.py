@@ -24,19 +24,11 @@ from netoffload import log
 from netoffload.collectives import Half, Operation, ShortAllreduce
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
+from netoffload.methods import scales
 from netoffload.methods.base import Bucket, GradientReducer, Member, Memory, MethodSpec
 from netoffload.methods.buckets import layers_of, layout_of
 from netoffload.methods.floats import RingReducer
 from netoffload.methods.registry import FAMILIES, method_for
-from netoffload.methods.scales import (
-    AUTO,
-    EXPONENT_MAX,
-    exponents_for,
-    fixed_exponent,
-    meet_loudest,
-    meeting_floats,
-    multiply,
-)
 
 JUMP_MAX: Final = 3
 """Most by which an exponent changes before a bucket with residuals travels exact. Gradients seldom change eightfold."""
@@ -73,8 +65,8 @@ class SelectiveReducer(GradientReducer):
         self._plain = plain
         self.sent = self._plain.sent = inner.sent
         self._exact = selection.exact
-        self._auto_rms = selection.auto_rms if selection.scale == AUTO else None
-        self._fixed = fixed_exponent(selection.scale)
+        self._auto_rms = selection.auto_rms if selection.scale == scales.AUTO else None
+        self._fixed = scales.fixed_exponent(selection.scale)
         self._exponents: dict[int, int] = {}
         self._again: set[int] = set()
         """Layers that travel exact the next time."""
@@ -126,7 +118,7 @@ class SelectiveReducer(GradientReducer):
     def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
         """See :meth:`GradientReducer.take_unsent`; the residuals come in the scale of the gradient."""
         unsent = self._inner.take_unsent(layers).items()
-        return {layer: multiply(residual, -self._exponents.get(layer, 0)) for layer, residual in unsent}
+        return {layer: scales.multiply(residual, -self._exponents.get(layer, 0)) for layer, residual in unsent}
 
     def memory(self) -> Memory:
         """See :meth:`~netoffload.methods.base.Method.memory`."""
@@ -174,7 +166,7 @@ class SelectiveReducer(GradientReducer):
         reduce = self._inner.reduce_met if have_met else self._inner.reduce
         self._move(exponents)
         for layer, part in parts.items():
-            multiply(part, exponents[layer])
+            scales.multiply(part, exponents[layer])
         total = reduce(values, layers)
         # Where a rank gets a part of the sum, its own gradient is in there exact.
         if has_values and not self._member.owners and not _has_values(total):
@@ -194,10 +186,10 @@ class SelectiveReducer(GradientReducer):
         """
         if self._auto_rms is None:
             return _has_values(values), dict.fromkeys(parts, self._fixed), False
-        if (count := meeting_floats(len(parts))) not in self._maxima:
+        if (count := scales.meeting_floats(len(parts))) not in self._maxima:
             self._maxima[count] = ShortAllreduce(self._exchange, count, tagged=False, operation=Operation.MAX)
-        loudness, have_met = meet_loudest(list(parts.values()), self._maxima[count])
-        fitting = exponents_for(self._auto_rms, loudness, [part.size for part in parts.values()])
+        loudness, have_met = scales.meet_loudest(list(parts.values()), self._maxima[count])
+        fitting = scales.exponents_for(self._auto_rms, loudness, [part.size for part in parts.values()])
         if fitting is None:
             return True, None, have_met
         # A layer of zeros fits every scale: it keeps its own.
@@ -252,8 +244,8 @@ class SelectiveReducer(GradientReducer):
 
 def _divided(total: Float32Array, exponent: int, divisor: int) -> Float32Array:
     """Divide a sum by its scale 2^exponent and a number, in one pass and in place."""
-    if divisor == 1 or exponent > EXPONENT_MAX // 2:  # the product below could overflow
-        total, exponent = multiply(total, -exponent), 0
+    if divisor == 1 or exponent > scales.EXPONENT_MAX // 2:  # the product below could overflow
+        total, exponent = scales.multiply(total, -exponent), 0
     return total if divisor == 1 else np.divide(total, np.float32(divisor * 2.0**exponent), out=total)
 
 

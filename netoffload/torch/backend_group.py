@@ -29,17 +29,7 @@ from netoffload.collectives.schedule import Span
 from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
-from netoffload.torch.backend_reductions import (
-    Reduction,
-    ScaledSum,
-    all_reduce,
-    bitwise_all_reduce,
-    bitwise_reduce_scatter,
-    move_from,
-    move_to_all,
-    reduce_scatter,
-    sparse_sum,
-)
+from netoffload.torch import backend_reductions as reductions
 from netoffload.torch.backend_words import Numbers, Words, lengths_of, types_of
 from netoffload.torch.backend_work import CallWork, explained, uncompiled
 from netoffload.torch.options import Options
@@ -119,7 +109,7 @@ class NetOffloadGroup(NamedGroup):
         super().__init__(exact.plane.exchange.rank, exact.plane.exchange.size, store)
         self._exact, self._compressed, self._ranks = exact, compressed, tuple(ranks)
         self._min_octets, self._late_s = options.min_octets, exact.plane.exchange.late_s
-        self._scaled_sum = None if compressed is None else ScaledSum(options.scale, compressed)
+        self._scaled_sum = None if compressed is None else reductions.ScaledSum(options.scale, compressed)
 
     def compressed_totals(self) -> CommInfo:
         """Return what all compressed calls did: their number, octets before and after; empty without a second plane."""
@@ -171,7 +161,7 @@ class NetOffloadGroup(NamedGroup):
             if tensors[0].dtype is torch.bool:  # torch adds no sparse ones
                 raise UsageError("there is no SUM of sparse torch.bool tensors: convert them first")
             calling = f"all_reduce SUM of sparse {lengths_of(tensors)}"
-        return self._carry_out(lambda plane: sparse_sum(plane, tensors[0]), tensors, opts, calling)
+        return self._carry_out(lambda plane: reductions.sparse_sum(plane, tensors[0]), tensors, opts, calling)
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> CallWork:
         """Do :meth:`allreduce` for one rank; the tensors of other ranks stay as they are."""
@@ -182,13 +172,13 @@ class NetOffloadGroup(NamedGroup):
 
     def _reduce_everywhere(self, name: str, tensors: list[Tensor], opts: Any, to: str = "") -> CallWork:
         with self._arguments():
-            reduction = Reduction.of(ReduceOp.SUM if opts is None else opts.reduceOp, tensors[0].dtype)
+            reduction = reductions.Reduction.of(ReduceOp.SUM if opts is None else opts.reduceOp, tensors[0].dtype)
             calling = f"{name} {reduction.name} of {lengths_of(tensors)}{to}"
             if (ufunc := reduction.bitwise) is not None:
                 words = Words(tensors)
 
                 def combine(plane: DataPlane) -> None:
-                    bitwise_all_reduce(plane, words.load(), ufunc)
+                    reductions.bitwise_all_reduce(plane, words.load(), ufunc)
                     words.store()
 
                 return self._carry_out(combine, tensors, opts, calling)
@@ -199,7 +189,7 @@ class NetOffloadGroup(NamedGroup):
 
         def add(plane: DataPlane) -> None:
             if scaled_sum is None:
-                all_reduce(plane, numbers.values, reduction, numbers.half)
+                reductions.all_reduce(plane, numbers.values, reduction, numbers.half)
             else:
                 scaled_sum(plane, cast("Float32Array", numbers.values), reduction, numbers.half)
             numbers.store()
@@ -232,14 +222,14 @@ class NetOffloadGroup(NamedGroup):
     def _scattering(self, output: Tensor, inputs: list[Tensor], opts: Any) -> tuple[Body, str]:
         """Return a reduce-scatter, and its words."""
         with self._arguments():
-            reduction = Reduction.of(ReduceOp.SUM if opts is None else opts.reduceOp, output.dtype)
+            reduction = reductions.Reduction.of(ReduceOp.SUM if opts is None else opts.reduceOp, output.dtype)
             self._check_parts("inputs", inputs, output)
             calling = f"{reduction.name} of {lengths_of(inputs)}"
             if (ufunc := reduction.bitwise) is not None:
                 words, own = Words([tensor.clone() for tensor in inputs]), Words([output])
 
                 def combine(plane: DataPlane) -> None:
-                    bitwise_reduce_scatter(plane, words.load(), words.spans, ufunc)
+                    reductions.bitwise_reduce_scatter(plane, words.load(), words.spans, ufunc)
                     span = words.spans[plane.exchange.rank]
                     np.copyto(own.values, words.values[span.start : span.stop])
                     own.store()
@@ -248,7 +238,7 @@ class NetOffloadGroup(NamedGroup):
             numbers = Numbers(inputs, is_kept=True, is_averaged=reduction.is_average)
 
         def add(plane: DataPlane) -> None:
-            reduce_scatter(plane, numbers.values, numbers.spans, reduction, numbers.half)
+            reductions.reduce_scatter(plane, numbers.values, numbers.spans, reduction, numbers.half)
             span = numbers.spans[plane.exchange.rank]
             numbers.store_part(output, span.start, span.stop)
 
@@ -264,7 +254,7 @@ class NetOffloadGroup(NamedGroup):
 
         def call(plane: DataPlane) -> None:
             values = words.load() if is_root else words.values
-            move_from(plane, values, root)
+            reductions.move_from(plane, values, root)
             if not is_root:
                 words.store()
 
@@ -297,7 +287,7 @@ class NetOffloadGroup(NamedGroup):
             spans = words.rows(count) or [Span(0, 0)] * self.size()
             span = spans[plane.exchange.rank]
             np.copyto(words.values[span.start : span.stop], own.load())
-            move_to_all(plane, words.values, spans)
+            reductions.move_to_all(plane, words.values, spans)
             words.store()
 
         return self._carry_out(call, flat, opts, f"all_gather of {lengths_of(flat)}")

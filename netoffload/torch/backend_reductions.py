@@ -17,30 +17,13 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from netoffload.collectives import (
-    Half,
-    Operation,
-    allgather_payloads,
-    alltoall,
-    barrier,
-    broadcast,
-    reduce_scatter_halves,
-    ring_allgather,
-    ring_reduce_scatter,
-)
+from netoffload import collectives
+from netoffload.collectives import Half, Operation
 from netoffload.collectives.exchange import Vector
 from netoffload.collectives.schedule import Span, consecutive, partition
 from netoffload.compiled.arrays import Float32Array, Uint16Array
 from netoffload.errors import UsageError
-from netoffload.methods.scales import (
-    AUTO,
-    codec_rms,
-    exponents_for,
-    fixed_exponent,
-    meet_loudest,
-    meeting_floats,
-    multiply,
-)
+from netoffload.methods import scales
 from netoffload.torch.backend_words import ADDED_AS, Numbers
 from netoffload.torch.staging import HALVES, StagedSparse
 from netoffload.transport import Calls, DataPlane, Lane
@@ -126,12 +109,12 @@ def all_reduce(
 
 def move_from(plane: DataPlane, words: Float32Array, root: int) -> None:
     """Replace words of any types on all ranks by the root's; collective."""
-    plane.move(words.nbytes, lambda tagged: broadcast(plane.exchange, words, root=root, tagged=tagged))
+    plane.move(words.nbytes, lambda tagged: collectives.broadcast(plane.exchange, words, root=root, tagged=tagged))
 
 
 def move_to_all(plane: DataPlane, words: Float32Array, spans: Sequence[Span]) -> None:
     """Fill ``words[spans[r]]`` with that of rank r; collective."""
-    plane.move(words.nbytes, lambda tagged: ring_allgather(plane.exchange, words, spans, tagged=tagged))
+    plane.move(words.nbytes, lambda tagged: collectives.ring_allgather(plane.exchange, words, spans, tagged=tagged))
 
 
 def reduce_scatter(
@@ -144,11 +127,15 @@ def reduce_scatter(
     exchange, own, operation = plane.exchange, spans[plane.exchange.rank], reduction.operation
     if half is not None:
         halves, divisor = cast("Uint16Array", values), exchange.size if reduction.is_average else 1
-        total = reduce_scatter_halves(exchange, halves, spans, half, tagged=False, operation=operation, divisor=divisor)
+        total = collectives.reduce_scatter_halves(
+            exchange, halves, spans, half, tagged=False, operation=operation, divisor=divisor
+        )
         halves[own.start : own.stop] = half.narrowed(total)
         return
     chunk_floats = plane.chunk_floats()
-    ring_reduce_scatter(exchange, values, spans, tagged=False, operation=operation, chunk_floats=chunk_floats)
+    collectives.ring_reduce_scatter(
+        exchange, values, spans, tagged=False, operation=operation, chunk_floats=chunk_floats
+    )
     reduction.finish(values[own.start : own.stop], exchange.size)
 
 
@@ -156,7 +143,7 @@ def bitwise_reduce_scatter(plane: DataPlane, words: Float32Array, spans: Sequenc
     """Do :func:`reduce_scatter` with octets."""
     exchange, own = plane.exchange, spans[plane.exchange.rank]
     theirs = np.empty(exchange.size * len(own), np.float32)
-    alltoall(exchange, words, spans, theirs, consecutive([len(own)] * exchange.size), tagged=False)
+    collectives.alltoall(exchange, words, spans, theirs, consecutive([len(own)] * exchange.size), tagged=False)
     rows = theirs.view(np.uint32).reshape(exchange.size, len(own))
     words.view(np.uint32)[own.start : own.stop] = ufunc.reduce(rows, axis=0)
 
@@ -165,7 +152,7 @@ def bitwise_all_reduce(plane: DataPlane, words: Float32Array, ufunc: np.ufunc) -
     """Do :func:`all_reduce` with octets."""
     spans = partition(words.size, plane.exchange.size)
     bitwise_reduce_scatter(plane, words, spans, ufunc)
-    ring_allgather(plane.exchange, words, spans, tagged=False)
+    collectives.ring_allgather(plane.exchange, words, spans, tagged=False)
 
 
 class ScaledSum:
@@ -176,7 +163,7 @@ class ScaledSum:
     """
 
     def __init__(self, scale: float | str | None, compressed: Calls[DataPlane]) -> None:
-        self._is_auto, self._fixed = scale == AUTO, fixed_exponent(scale)
+        self._is_auto, self._fixed = scale == scales.AUTO, scales.fixed_exponent(scale)
         self._compressed = compressed
 
     def takes(self, numbers: Numbers) -> bool:
@@ -193,21 +180,21 @@ class ScaledSum:
             all_reduce(plane, values, reduction)
             return
         for part, exponent in zip(parts, exponents, strict=True):
-            multiply(part, exponent)
+            scales.multiply(part, exponent)
         self._compressed.run(lambda other: all_reduce(other, values, reduction, half, tagged=True), (Lane.TAGGED,))
         for part, exponent in zip(parts, exponents, strict=True):
-            multiply(part, -exponent)
+            scales.multiply(part, -exponent)
 
     def _meet(self, plane: DataPlane, parts: list[Float32Array]) -> list[int] | None:
         """Meet the other ranks, and return each part's exponent; None: a value is not finite."""
         precision = self._compressed.plane.precision
-        rms = None if precision is None else codec_rms(precision.codec)
+        rms = None if precision is None else scales.codec_rms(precision.codec)
         if not self._is_auto or rms is None:
-            barrier(plane.exchange)
+            collectives.barrier(plane.exchange)
             return [self._fixed] * len(parts)
-        maximum = plane.short_allreduce(meeting_floats(len(parts)), Operation.MAX, tagged=False)
-        loudness, _ = meet_loudest(parts, maximum)
-        return exponents_for(rms, loudness, [part.size for part in parts])
+        maximum = plane.short_allreduce(scales.meeting_floats(len(parts)), Operation.MAX, tagged=False)
+        loudness, _ = scales.meet_loudest(parts, maximum)
+        return scales.exponents_for(rms, loudness, [part.size for part in parts])
 
 
 def _segments(values: Float32Array) -> list[Float32Array]:
@@ -219,6 +206,6 @@ def _segments(values: Float32Array) -> list[Float32Array]:
 def sparse_sum(plane: DataPlane, tensor: Tensor) -> None:
     """Replace a sparse COO tensor on every rank by the sum over all ranks; collective."""
     staged = StagedSparse(tensor, torch.float32 if tensor.dtype in HALVES else tensor.dtype)
-    staged.add_up(allgather_payloads(plane.exchange, staged.payload()))
+    staged.add_up(collectives.allgather_payloads(plane.exchange, staged.payload()))
     with torch.no_grad():  # not detach(): a detached sparse tensor has indices of its own
         tensor.copy_(staged.put_back())
