@@ -59,18 +59,13 @@ def plan_allreduce(
 ) -> Plan:
     """Reduce over all ranks, to all ranks, which end with bit-identical values.
 
-    The codec's error is added once per hop.
+    The codec's error is added once per hop. ``op`` is ``MPI.SUM``, ``MAX``, ``MIN`` or ``PROD``; ``average`` divides
+    the sum by the number of ranks. ``algorithm`` is ``ring``; ``hierarchical`` (rings of rings); ``wa`` (rank 0
+    aggregates; only what goes up is tagged); or ``mpi`` (plain MPI, uncompressed).
 
-    Args:
-        sendbuf: this rank's values, or ``MPI.IN_PLACE``.
-        recvbuf: buffer for the result; of the same length on all ranks.
-        op: ``MPI.SUM``, ``MAX``, ``MIN`` or ``PROD``.
-        algorithm: ``ring``; ``hierarchical`` (rings of rings); ``wa`` (rank 0 aggregates; only what goes up is
-            tagged); ``mpi`` (plain MPI, uncompressed).
-        groups: for ``hierarchical``: lists of ranks, the same on all ranks. Default: the ranks of each /24 network, or
-            on one network groups of about the square root of the number of ranks.
-        top: for ``hierarchical``: how the groups' sums are added, ``ring`` or ``wa``.
-        average: divide the sum by the number of ranks.
+    For ``hierarchical``, ``groups`` are lists of ranks, the same on all ranks. None: the ranks of each /24 network, or
+    on one network groups of about the square root of the number of ranks. ``top`` adds the groups' sums: ``ring`` or
+    ``wa``.
     """
     operation, divisor = operation_of(op, average=average), place.size if average else 1
     check_choice("algorithm", algorithm, ALGORITHMS)

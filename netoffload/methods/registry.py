@@ -62,8 +62,7 @@ _OWN_VIA: Final = {
 }
 """Default ways of compressors for which it is not ``gather``."""
 
-PERIOD_DEFAULT: Final = 8
-"""Jiang and Agrawal, 5.1: the period with which PQASGD matches FULLSGD."""
+PERIOD_DEFAULT: Final = 8  # Jiang and Agrawal, 5.1: the period with which PQASGD matches FULLSGD
 
 PQASGD_ITEMS: Final = ("norm=l2", "bucket=0")
 """Jiang and Agrawal, sections 4 and 5: s = sqrt(m p N) / 2 for partitioned data, sqrt(N) / 2 for shared data. Here N is

@@ -36,8 +36,7 @@ AUTO: Final = "auto"
 AUTO_RMS: Final = 2.0**-6
 """Sixteen times the bound 2^-10: eight bits hold eight times this root mean square with the codec ``bounded``."""
 
-AUTO_RMS_INCEPTIONN: Final = 2.0**-4
-"""``inceptionn`` keeps nothing below 2^-7."""
+AUTO_RMS_INCEPTIONN: Final = 2.0**-4  # `inceptionn` keeps nothing below 2^-7
 
 EXPONENT_MAX: Final = 120
 """Largest absolute exponent of a scale: 2^120 and 2^-120 are normal float32."""
@@ -45,8 +44,7 @@ EXPONENT_MAX: Final = 120
 POWERS_SAFE: Final = (2.0**-80, 2.0**126)
 """Sums of squares between these lost nothing that matters to underflow in float32, and did not overflow."""
 
-LENGTH_BASE: Final = 2**20
-"""Float32 has integers up to 2^24."""
+LENGTH_BASE: Final = 2**20  # float32 has integers up to 2^24
 
 Maximum = Callable[[Float32Array, Float32Array], None]
 """Collective: replaces the second vector by the maxima of every rank's first; NaN where one is NaN."""

@@ -36,8 +36,7 @@ JUMP_MAX: Final = 3
 RISE_MAX: Final = 64
 """Most by which the exponent of one layer rises before its bucket travels exact: residuals multiplied stay finite."""
 
-FIRST: Final = 1024
-"""A vector with a value other than 0 mostly has one among its first ones."""
+FIRST: Final = 1024  # a vector with a value other than 0 mostly has one among its first ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +67,9 @@ class SelectiveReducer(GradientReducer):
         self._auto_rms = selection.auto_rms if selection.scale == scales.AUTO else None
         self._fixed = scales.fixed_exponent(selection.scale)
         self._exponents: dict[int, int] = {}
-        self._again: set[int] = set()
-        """Layers that travel exact the next time."""
+        self._again: set[int] = set()  # layers that travel exact the next time
         self._maxima: dict[int, ShortAllreduce] = {}
-        self.vanished = 0
-        """Number of buckets whose sum was rounded to nothing."""
+        self.vanished = 0  # number of buckets whose sum was rounded to nothing
 
     def reduce(
         self,

@@ -113,8 +113,7 @@ class Numbers:
 
     def __init__(self, tensors: Sequence[Tensor], *, is_kept: bool = False, is_averaged: bool = False) -> None:
         one = checked(tensors[0])
-        self.dtype = one.dtype
-        """Type of the tensors; of complex ones, that of their parts."""
+        self.dtype = one.dtype  # type of the tensors; of complex ones, that of their parts
         self._is_shared = len(tensors) == 1 and not is_kept and _is_plain(one)
         if self._is_shared and not (is_averaged and self.dtype is torch.uint8):  # a fast way for short calls
             self._tensors = [one]

@@ -25,8 +25,7 @@ from torch.futures import Future
 from netoffload.errors import NetOffloadError, PeerLostError, UsageError
 from netoffload.transport import Request
 
-MAX_SETTLING: Final = 64
-"""Futures whose callbacks may run at the same time."""
+MAX_SETTLING: Final = 64  # futures whose callbacks may run at the same time
 
 _settling: ThreadPoolExecutor
 

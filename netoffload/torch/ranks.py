@@ -39,11 +39,9 @@ from netoffload.transport.rendezvous.launchers import set_rank_environment
 from netoffload.transport.rounds.driver import prepare
 from netoffload.transport.rounds.exchange import LATE_S_DEFAULT
 
-SET_UP_TIMEOUTS: Final = 2
-"""How many times ``timeout_s`` a gather of the set-up may take."""
+SET_UP_TIMEOUTS: Final = 2  # how many times `timeout_s` a gather of the set-up may take
 
-_stores: dict[int, Store] = {}
-"""By the number of ranks that share it."""
+_stores: dict[int, Store] = {}  # by the number of ranks that share it
 
 
 def connect(

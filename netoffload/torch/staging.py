@@ -29,8 +29,7 @@ class Staged:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor.detach()
         self._copied: torch.cuda.Event | None = None
-        self.half = HALVES.get(tensor.dtype)
-        """The tensor's type, if it has 16 bits."""
+        self.half = HALVES.get(tensor.dtype)  # the tensor's type, if it has 16 bits
         flat, summed_as = self.tensor.reshape(-1), added_as(tensor)
         if tensor.is_cuda:
             self._host = torch.empty(flat.numel(), dtype=summed_as, pin_memory=True)

@@ -72,19 +72,15 @@ class CompressionState:
     _cut: list[Bucket]
     _step: int = 0
     _octets: int = 0
-    _before: CommInfo = CommInfo()
-    """What the connections did that are closed."""
-    _ring_octets_before: int = 0
-    """Of their gradients."""
+    _before: CommInfo = CommInfo()  # what the connections did that are closed
+    _ring_octets_before: int = 0  # of their gradients
     _resumed_after: int | None = None
     """The step after which a state was saved that a caller has loaded."""
     first: FirstGradient | None = None
     """What this state waits for; None: it came, or nothing is to be compressed."""
-    _divisor: int | None = None
-    """Divides sums; None: the number of ranks does."""
+    _divisor: int | None = None  # divides sums; None: the number of ranks does
     _exact: frozenset[int] = frozenset()
-    _restored: Memory | None = None
-    """The loaded state, until all layers are known."""
+    _restored: Memory | None = None  # the loaded state, until all layers are known
 
     def __init__(
         self,

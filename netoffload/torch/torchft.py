@@ -76,8 +76,7 @@ class _Ended(Work):
 REMEMBERED: Final = ("compressor", "error_feedback", "seed", "batch")
 """Options beyond those of the backend: the group remembers vectors by their places."""
 
-ONE: Final = (0,)
-"""A vector of the manager's is a model of one layer to its reducer."""
+ONE: Final = (0,)  # a vector of the manager's is a model of one layer to its reducer
 
 
 class _RememberedSums:

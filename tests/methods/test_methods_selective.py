@@ -135,8 +135,7 @@ def test_an_outer_optimizer_is_nesterov_on_the_mean_change() -> None:
 
 
 RANKS = 3
-ROW = (600, 1, 300)
-"""Layers of a rank's row."""
+ROW = (600, 1, 300)  # layers of a rank's row
 OF_ROWS = Layout(ROW * RANKS)
 OWNERS = tuple(rank for rank in range(RANKS) for _ in ROW)
 BUCKET = tuple(range(len(OWNERS)))

@@ -26,8 +26,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-ENV_TESTS = "NETOFFLOAD_MPI4PY_TESTS"
-"""Environment variable with the folder of mpi4py's tests."""
+ENV_TESTS = "NETOFFLOAD_MPI4PY_TESTS"  # environment variable with the folder of mpi4py's tests
 
 MODULES = (
     "test_cco_buf",
@@ -43,8 +42,7 @@ STAND_INS = {"Bsend": "Send", "Ssend": "Send", "Rsend": "Send", "Ibsend": "Isend
 """Modes of sending, which are one here: what is received does not depend on them."""
 
 
-CPU = 1
-"""DLPack's number of it."""
+CPU = 1  # DLPack's number of it
 
 
 class NoSourcesError(SystemExit):

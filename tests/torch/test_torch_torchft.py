@@ -27,8 +27,7 @@ from tests.torch.launcher import Launcher
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torchft_ddp.py"
 REPLICAS = 3
-PASSES = 10
-"""Forward passes of the replica that dies: it is killed in the last one."""
+PASSES = 10  # forward passes of the replica that dies: it is killed in the last one
 TIMEOUT_S = 100
 
 

@@ -50,8 +50,7 @@ Also those of other operations, and of a group of all ranks: ``beside_gloo`` tri
 tests beside torch's profiler, and those that wait for a time limit.
 """
 
-LIMIT_S = 60
-"""Time limit of a test."""
+LIMIT_S = 60  # time limit of a test
 
 
 class Backend(str):

@@ -24,8 +24,7 @@ from tests.mpi.verify.run import Trial
 
 SIZES_DEFAULT: Final = (0, 1, 7, 1024, 1_000_003)
 RANKS_DEFAULT: Final = (1, 2, 3, 4, 5, 8)
-MISMATCH: Final = 1
-"""Exit code if a result differs."""
+MISMATCH: Final = 1  # exit code if a result differs
 
 
 @dataclass(frozen=True)
@@ -119,11 +118,10 @@ def add(total: dict[str, Counter[str]], more: Mapping[str, Counter[str]]) -> Non
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    first, example, *rest = (verify.__doc__ or "").split("\n\n")
     parser = argparse.ArgumentParser(
         prog="python -m mpi4py -m tests.mpi.verify",
-        description=f"{first} {rest[0]}".replace("``", "").replace("*", ""),
-        epilog=f"example: {example}".replace("``", ""),
+        description=verify.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(

@@ -17,8 +17,7 @@ from netoffload.collectives.reference import RoundTrip
 from netoffload.compiled.arrays import Float32Array
 
 OPS: Final = (MPI.SUM, MPI.MAX, MPI.MIN, MPI.PROD)
-WEIGHTS: Final = (2, 0, 1, 3)
-"""Weights of uneven blocks, in thirds, by rank."""
+WEIGHTS: Final = (2, 0, 1, 3)  # weights of uneven blocks, in thirds, by rank
 SIGMA: Final = 0.05
 """Standard deviation of values for the codec: they become zeros, 8-bit and 16-bit forms."""
 

@@ -36,8 +36,7 @@ LONG_FLOATS: Final = 60_000
 """Length of vectors: more than ``tree.BINOMIAL_FLOATS``, so that chains are used."""
 CALLS_BEFORE: Final = 2
 """Number of calls that every family completes on every rank before the victim is lost."""
-DELAY_S: Final = 0.2
-"""Longest delay of the victim's death after that; the seed decides the delay."""
+DELAY_S: Final = 0.2  # longest delay of the victim's death after that; the seed decides the delay
 POLL_S: Final = 0.02
 LINGER_S: Final = 60.0
 STRIKES: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}

@@ -16,8 +16,7 @@ FROM_ANYBODY = 40
 Calls = Callable[[str], Callable[..., Any]]
 """Takes mpi4py's name of a call, returns mpi4py's call or the ``_comp`` one."""
 
-Finish = Callable[[Sequence[Any]], None]
-"""Completes requests, mpi4py's or ours."""
+Finish = Callable[[Sequence[Any]], None]  # completes requests, mpi4py's or ours
 
 
 @dataclass(frozen=True)

@@ -192,8 +192,7 @@ def _planned(program: Program, op: Op, rank: int) -> tuple[list[Any], list[Any],
             return [], [], []
 
 
-START_S: Final = 30.0
-"""Longest time in which all ranks begin a program."""
+START_S: Final = 30.0  # longest time in which all ranks begin a program
 
 
 class HangWatch:

@@ -24,8 +24,7 @@ COUNTS: Final = (0, 1, 7, 300, 5_000, 60_000)
 TAGS: Final = (0, 1, 2)
 FIRST_FRESH_TAG: Final = 100
 MOST_STEPS: Final = 16
-SPARE: Final = 3
-"""Most floats by which a receive buffer exceeds its message."""
+SPARE: Final = 3  # most floats by which a receive buffer exceeds its message
 
 COLLECTIVES: Final = ("Allreduce", "Bcast", "Reduce", "Gather", "Scatter", "Allgather", "Alltoallv", "Barrier")
 WAITS: Final = ("each", "all", "any", "test")

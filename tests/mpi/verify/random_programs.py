@@ -31,10 +31,8 @@ from tests.mpi.verify.messages import Calls
 from tests.mpi.verify.program_runs import HangWatch, Run
 from tests.mpi.verify.programs import COUNTS, Program, generate
 
-THREAD_RANKS: Final = (2, 3, 4)
-"""Numbers of ranks that batches of programs use in turn."""
-BATCH: Final = 50
-"""Number of programs that use the same connections."""
+THREAD_RANKS: Final = (2, 3, 4)  # numbers of ranks that batches of programs use in turn
+BATCH: Final = 50  # number of programs that use the same connections
 SMALL_BUFFER_OCTETS: Final = 32 * 1024
 """Socket buffer of a message connection, which then holds 150 KB. With smaller buffers loopback, whose segments are as
 long, would wait for timers."""
@@ -156,11 +154,10 @@ def on_ranks(world: CompComm, series: Series, show: Callable[[int], None]) -> st
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    first, example, *rest = (__doc__ or "").split("\n\n")
     parser = argparse.ArgumentParser(
         prog="python -m mpi4py -m tests.mpi.verify.random_programs",
-        description=f"{first} {rest[0]}".replace("``", ""),
-        epilog=f"example: {example}".replace("``", ""),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(

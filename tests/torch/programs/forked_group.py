@@ -17,8 +17,7 @@ import torch.distributed as dist
 from netoffload.transport.rounds.driver import prepare
 from tests.shared.ports import free_port
 
-STUCK_S = 90
-"""Ranks that take longer say where they are."""
+STUCK_S = 90  # ranks that take longer say where they are
 
 
 def error_of(
