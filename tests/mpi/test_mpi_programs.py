@@ -21,18 +21,14 @@ KEPT = (691,)
 """Programs of seed 1 that once were wrong. 691: an empty message waited behind a long one."""
 
 
-def nobody_looks(_done: int) -> None:
-    pass
-
-
 @pytest.mark.slow
 def test_programs_end_with_the_right_results() -> None:
-    assert on_threads(Series(seed=2, first=0, count=100, limit_s=LIMIT_S), nobody_looks) is None
+    assert on_threads(Series(seed=2, first=0, count=100, limit_s=LIMIT_S)) is None
 
 
 @pytest.mark.parametrize("number", KEPT)
 def test_programs_that_were_wrong_are_right(number: int) -> None:
-    assert on_threads(Series(seed=1, first=number, count=1, limit_s=LIMIT_S), nobody_looks) is None
+    assert on_threads(Series(seed=1, first=number, count=1, limit_s=LIMIT_S)) is None
 
 
 @settings(max_examples=examples(25))

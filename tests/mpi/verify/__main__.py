@@ -76,13 +76,9 @@ def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
     precision = world.precision()  # of the NICs, or of ranks that code by themselves; else None
     codec, bound_k = (asked.codec, asked.bound) if precision is None else (precision.codec, precision.bound_k)
     lossy = CompComm(world, codec, bound_k, asked.timeout, offload=offload)
-    teams = [(size, make_team(world, lossy, size)) for size in sorted(set(ranks), reverse=True)]
+    teams = [make_team(world, lossy, size) for size in sorted(set(ranks), reverse=True)]
     started_s, tallies, mismatch = time.monotonic(), dict[str, Counter[str]](), None
-    plan = list(itertools.product(sizes, teams, (True, False)))  # short vectors come first
-    for number, (count, (size, team), exact) in enumerate(plan):
-        if asked.progress and world.rank == 0:
-            text = f"{count} floats on {size} ranks, {'exact' if exact else 'codec'}"
-            print(f"{number}/{len(plan)} {text}", file=sys.stderr, flush=True)
+    for count, team, exact in itertools.product(sizes, teams, (True, False)):  # short vectors come first
         own = None
         if team is not None:
             comm = team.exact if exact else team.lossy
@@ -141,7 +137,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=1, help="decides all values")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="silence after which a rank is lost")
-    parser.add_argument("--progress", action="store_true", help="say on standard error what comes next")
     return parser.parse_args(arguments)
 
 

@@ -77,21 +77,20 @@ def plain(comm: MPI.Intracomm) -> Calls:
     return lambda name: getattr(comm, name)
 
 
-def on_threads(series: Series, show: Callable[[int], None], make: MakeComm = ThreadComm.over) -> str | None:
-    """Carry programs out by threads of this process; return the first error.
-
-    ``show`` hears how many are done; ``make`` makes the communicator to try from connections.
-    """
+def on_threads(series: Series) -> str | None:
+    """Carry programs out by threads of this process; return the first error."""
     for size, numbers in series.batches():
         programs = [(series.name(number), series.program(number, size, long=False)) for number in numbers]
-        if (wrong := play(programs, series.limit_s, make)) is not None:
+        if (wrong := play(programs, series.limit_s)) is not None:
             return wrong
-        show(numbers.stop - series.first)
     return None
 
 
 def play(programs: Sequence[tuple[str, Program]], limit_s: float, make: MakeComm = ThreadComm.over) -> str | None:
-    """Carry out named programs for one number of ranks over the same connections; returns as :func:`on_threads`."""
+    """Carry out named programs for one number of ranks over the same connections; return the first error.
+
+    ``make`` makes the communicator to try from connections.
+    """
     exchanges: list[TcpExchange] = []
     wrong: list[str] = []
 
@@ -128,7 +127,7 @@ def shrink_buffers(exchange: TcpExchange) -> None:
             conn.setsockopt(socket.SOL_SOCKET, option, SMALL_BUFFER_OCTETS)
 
 
-def on_ranks(world: CompComm, series: Series, show: Callable[[int], None]) -> str | None:
+def on_ranks(world: CompComm, series: Series) -> str | None:
     """Carry programs out on MPI's ranks, with mpi4py's calls and with ours; collective, with one result for all."""
     mpi = MPI.Intracomm(world).Dup()
 
@@ -137,7 +136,7 @@ def on_ranks(world: CompComm, series: Series, show: Callable[[int], None]) -> st
         os._exit(MISMATCH)  # a thread hangs in MPI or in a call; mpiexec ends the other ranks
 
     with HangWatch(1, series.limit_s, hang) as watch:
-        for done, number in enumerate(range(series.first, series.first + series.count)):
+        for number in range(series.first, series.first + series.count):
             program = series.program(number, world.size, long=True)
             text: str | None = None
             for whose, calls in (("mpi4py", plain(mpi)), ("CompComm", ours(world))):
@@ -149,7 +148,6 @@ def on_ranks(world: CompComm, series: Series, show: Callable[[int], None]) -> st
             said: list[str | None] = mpi.allgather(text)
             if any(said):
                 return next(one for one in said if one)
-            show(done + 1)
     return None
 
 
@@ -166,7 +164,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="decides all programs")
     parser.add_argument("--first", type=int, default=0, metavar="NUMBER", help="begin with this program")
     parser.add_argument("--limit", type=float, default=60.0, metavar="S", help="a program that takes longer hangs")
-    parser.add_argument("--progress", action="store_true", help="say on standard error how far it is")
     return parser.parse_args(arguments)
 
 
@@ -176,16 +173,11 @@ def main(arguments: list[str]) -> None:
     series = Series(asked.seed, asked.first, asked.programs, asked.limit)
     started_s = time.monotonic()
     size, rank = MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank
-
-    def show(done: int) -> None:
-        if asked.progress and rank == 0:
-            print(f"{done}/{series.count} programs", file=sys.stderr, flush=True)
-
     if size == 1:
-        wrong = on_threads(series, show)
+        wrong = on_threads(series)
     else:
         with CompComm(MPI.COMM_WORLD, offload=Offload.NIC) as world:
-            wrong = on_ranks(world, series, show)
+            wrong = on_ranks(world, series)
     record: dict[str, Any] = {
         "programs": series.count,
         "seed": series.seed,
