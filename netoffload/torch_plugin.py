@@ -21,4 +21,4 @@ def register() -> None:
 
 
 def _create(group: Any, options: Any) -> Any:
-    return importlib.import_module("netoffload.torch.backend").create(group, options)
+    return importlib.import_module("netoffload.torch.backend_group").create(group, options)

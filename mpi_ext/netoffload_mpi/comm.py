@@ -57,7 +57,8 @@ class CompComm(Catalogue):
 
     def Send_comp(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send to ``dest``; return when ``buf`` may be used again."""
-        self._finish([self._post_send(buf, dest, tag)], self._octets_to(dest, buf))
+        going, octets = self._post_send(buf, dest, tag)
+        self._finish([going], octets)
 
     def Recv_comp(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
@@ -67,7 +68,7 @@ class CompComm(Catalogue):
 
     def Isend_comp(self, buf: Any, dest: int, tag: int = 0) -> CompRequest:
         """Start :meth:`Send_comp`."""
-        return CompRequest(self._post_send(buf, dest, tag))
+        return CompRequest(self._post_send(buf, dest, tag)[0])
 
     def Irecv_comp(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> CompRequest:
         """Start :meth:`Recv_comp`."""
@@ -88,8 +89,8 @@ class CompComm(Catalogue):
         if dest != MPI.PROC_NULL:
             float_vector(sendbuf, writable=False)
         coming = self._post_receive(recvbuf, source, recvtag)
-        going = self._post_send(sendbuf, dest, sendtag)
-        self._finish([coming, going], self._octets_to(dest, sendbuf), status)
+        going, octets = self._post_send(sendbuf, dest, sendtag)
+        self._finish([coming, going], octets, status)
 
     def Probe_comp(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
@@ -103,12 +104,13 @@ class CompComm(Catalogue):
         """Return whether ``Recv_comp`` with the same arguments would get a message; ``status`` describes it."""
         return self._probe(source, tag, status, wait=False)
 
-    def _post_send(self, buf: Any, dest: int, tag: int) -> Request:
+    def _post_send(self, buf: Any, dest: int, tag: int) -> tuple[Request, int]:
+        """Return the request, and how many octets go to a socket: none to this rank itself or to ``PROC_NULL``."""
         self._check_peer(dest, tag, wildcards=False)
         if dest == MPI.PROC_NULL:
-            return Request.done()
+            return Request.done(), 0
         data = octets_of(float_vector(buf, writable=False))
-        return self.exchange().watch.send(dest, tag, data)
+        return self.exchange().watch.send(dest, tag, data), 0 if dest == self.Get_rank() else len(data)
 
     def _post_receive(self, buf: Any, source: int, tag: int) -> Request:
         self._check_peer(source, tag, wildcards=True)
@@ -125,12 +127,6 @@ class CompComm(Catalogue):
         if found is not None:
             describe(found, status)
         return found is not None
-
-    def _octets_to(self, dest: int, buf: Any) -> int:
-        """Return how many octets of ``buf`` go to a socket: 0 for a send to this rank itself or to ``PROC_NULL``."""
-        if dest in (MPI.PROC_NULL, self.Get_rank()):
-            return 0
-        return float_vector(buf, writable=False).nbytes
 
     def _finish(self, requests: Sequence[Request], octets: int, status: MPI.Status | None = None) -> None:
         """Wait for the requests of one call, write the first one's status, and account for the call."""

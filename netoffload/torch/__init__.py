@@ -26,7 +26,7 @@ host and back), ``layers`` (a model's parameters by index), ``state`` (what (a),
 """
 
 from netoffload.methods import Outer
-from netoffload.torch.backend import BackendOptions
+from netoffload.torch.backend_group import BackendOptions
 from netoffload.torch.hook import compress_hook
 from netoffload.torch.optimizer import DistributedOptimizer, broadcast_optimizer_state, broadcast_parameters
 from netoffload.torch.options import Options

@@ -7,7 +7,6 @@ one part of all vectors (``alltoall``), combines them in the order of the ranks,
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -32,38 +31,26 @@ SEGMENT_FLOATS: Final = 4096
 SEGMENTS_MAX: Final = 256
 """Longer tensors have longer segments: the ranks exchange a float for each."""
 
-_KINDS: Final[Sequence[tuple[Any, Operation, np.ufunc | None]]] = (
-    (ReduceOp.SUM, Operation.SUM, None),
-    (ReduceOp.AVG, Operation.SUM, None),
-    (ReduceOp.PRODUCT, Operation.PROD, None),
-    (ReduceOp.MIN, Operation.MIN, None),
-    (ReduceOp.MAX, Operation.MAX, None),
-    (ReduceOp.BAND, Operation.SUM, np.bitwise_and),
-    (ReduceOp.BOR, Operation.SUM, np.bitwise_or),
-    (ReduceOp.BXOR, Operation.SUM, np.bitwise_xor),
-)
-"""Torch's operations, and ours. (A list, because a ``ReduceOp`` equals its ``RedOpType`` but has another hash.)"""
-
 
 @dataclass(frozen=True)
 class Reduction:
     """How the values of all ranks are reduced."""
 
-    operation: Operation  # how two values are combined
-    bitwise: np.ufunc | None  # used instead if octets are combined
-    is_average: bool  # the sum is divided by the number of ranks
     name: str  # torch's
+    operation: Operation  # how two values are combined
+    bitwise: np.ufunc | None = None  # used instead if octets are combined
+    is_average: bool = False  # the sum is divided by the number of ranks
 
     @classmethod
     def of(cls, op: Any, dtype: torch.dtype) -> Reduction:
         """Return the reduction for torch's ``op``; UsageError if this type has no such operation."""
-        for index, (one, _, _) in enumerate(_KINDS):
-            if op == one:
-                if (reduction := _reduction(index, dtype)) is not None:
-                    return reduction
-                raise UsageError(f"there is no {_name(one)} of {dtype} tensors: convert them first")
-        names = ", ".join(_name(one) for one, _, _ in _KINDS)
-        raise UsageError(f"there is no such reduction: take one of {names}")
+        reduction = next((ours for theirs, ours in _KINDS if op == theirs), None)
+        if reduction is None:
+            names = ", ".join(ours.name for _, ours in _KINDS)
+            raise UsageError(f"there is no such reduction: take one of {names}")
+        if not _has(dtype, reduction):
+            raise UsageError(f"there is no {reduction.name} of {dtype} tensors: convert them first")
+        return reduction
 
     def finish(self, values: Vector, size: int) -> None:
         """Turn sums into averages if ``is_average``; those of integers are cut towards zero."""
@@ -74,21 +61,30 @@ class Reduction:
             np.copyto(values, wide // size + ((wide < 0) & (wide % size != 0)), casting="unsafe")
 
 
-@functools.cache
-def _reduction(index: int, dtype: torch.dtype) -> Reduction | None:
-    """Return the reduction in a row of ``_KINDS`` for a type; None: the type has no such operation."""
-    one, operation, ufunc = _KINDS[index]
-    is_average = one is ReduceOp.AVG
+_KINDS: Final = [
+    (getattr(ReduceOp, one.name), one)
+    for one in (
+        Reduction("SUM", Operation.SUM),
+        Reduction("AVG", Operation.SUM, is_average=True),
+        Reduction("PRODUCT", Operation.PROD),
+        Reduction("MIN", Operation.MIN),
+        Reduction("MAX", Operation.MAX),
+        Reduction("BAND", Operation.SUM, np.bitwise_and),
+        Reduction("BOR", Operation.SUM, np.bitwise_or),
+        Reduction("BXOR", Operation.SUM, np.bitwise_xor),
+    )
+]
+"""Torch's operations, and ours. (A list, because a ``ReduceOp`` equals its ``RedOpType`` but has another hash.)"""
+
+
+def _has(dtype: torch.dtype, reduction: Reduction) -> bool:
+    """Return whether a type has a reduction."""
+    is_bitwise = reduction.bitwise is not None
     if dtype.is_complex:
-        has_operation = operation is Operation.SUM and ufunc is None
-    else:
-        is_float, is_bool = dtype.is_floating_point, dtype is torch.bool
-        has_operation = dtype in ADDED_AS and not (is_float and ufunc is not None) and not (is_bool and is_average)
-    return Reduction(operation, ufunc, is_average, _name(one)) if has_operation else None
-
-
-def _name(op: Any) -> str:
-    return str(op).rpartition(".")[2]
+        return reduction.operation is Operation.SUM and not is_bitwise
+    if dtype.is_floating_point:
+        return dtype in ADDED_AS and not is_bitwise
+    return dtype in ADDED_AS and not (dtype is torch.bool and reduction.is_average)
 
 
 def all_reduce(

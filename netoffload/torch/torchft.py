@@ -38,8 +38,7 @@ from netoffload.compressors import Layout
 from netoffload.config import Offload
 from netoffload.methods import Member, Selection, SelectiveReducer
 from netoffload.methods.scales import auto_rms
-from netoffload.torch.backend import BackendOptions, create
-from netoffload.torch.backend_group import NetOffloadGroup
+from netoffload.torch.backend_group import BackendOptions, NetOffloadGroup, create
 from netoffload.torch.options import BACKEND
 from netoffload.transport import DataPlane
 

@@ -17,7 +17,7 @@ from torch.futures import Future
 
 from netoffload.errors import MalformedError, UsageError
 from netoffload.torch import BackendOptions
-from netoffload.torch.backend import create
+from netoffload.torch.backend_group import create
 from netoffload.torch.backend_work import CallWork
 from netoffload.torch.options import BACKEND, ENV_BACKEND, compare
 from netoffload.transport import Request

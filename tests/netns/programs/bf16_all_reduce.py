@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from netoffload import control
 from netoffload.config import ENV_METER
-from netoffload.torch.backend import BackendOptions
+from netoffload.torch.backend_group import BackendOptions
 
 LENGTH = 12_500_000
 REPEAT = 5
