@@ -514,21 +514,19 @@ def create(group: Any, options: Any) -> NetOffloadGroup:
         return StoreRendezvous(group.store, rank, size, late_s, f"{NAME}/{name}", (NAME, name, ranks))
 
     def plane(gather: StoreRendezvous, settings: Settings) -> Calls[DataPlane]:
-        return Calls(set_up(gather, host, settings, DataPlane))
+        limited = dataclasses.replace(settings, timeout_s=timeout_s, late_s=late_s)
+        return Calls(set_up(gather, host, limited, DataPlane))
 
     with explained(ranks), contextlib.ExitStack() as stack:
         own = {} if options is None else {name: options.compared()[name] for name in ("scale", "min_octets")}
         words = {"compression": "none" if options is None else "options", **own}
         gather = rendezvous("exact")
         compare(gather, words)
-        exact = plane(
-            gather, dataclasses.replace((options or Options()).for_weights(), timeout_s=timeout_s, late_s=late_s)
-        )
+        exact = plane(gather, (options or Options()).for_weights())
         stack.callback(exact.close)
         compressed = None
         if options is not None and options.settings().offload is not Offload.OFF:
-            settings = dataclasses.replace(options.settings(), timeout_s=timeout_s, late_s=late_s)
-            compressed = plane(rendezvous("compressed"), settings)
+            compressed = plane(rendezvous("compressed"), options.settings())
             stack.callback(compressed.close)
         stack.pop_all()
     return NetOffloadGroup(group.store, exact, compressed, options or Options(), ranks)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import fnmatch
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 
@@ -29,7 +27,7 @@ class Layers:
         self._names = names
         self._sizes: Sequence[int] = ()
         self._parameters: list[torch.Tensor] = []
-        self._index: dict[int, int] = {}
+        self._index: dict[torch.Tensor, int] = {}
         self.are_named = named_parameters is not None
         self._is_closed = False
         for name, parameter in named_parameters or ():
@@ -44,7 +42,7 @@ class Layers:
                 "load its state_dict instead"
             )
         for parameter in parameters:
-            if id(parameter) not in self._index:
+            if parameter not in self._index:
                 if self.are_named:
                     raise UsageError("a parameter is not in named_parameters: give those of the whole model")
                 if self._is_closed:
@@ -54,7 +52,7 @@ class Layers:
                     )
                 at = len(self.names)
                 self._add(parameter, self._names[at] if at < len(self._names) else f"parameter {at}")
-        return tuple(self._index[id(parameter)] for parameter in parameters)
+        return tuple(self._index[parameter] for parameter in parameters)
 
     def close(self) -> None:
         """Let no further parameter come."""
@@ -85,18 +83,9 @@ class Layers:
             or name.rpartition(".")[0] == last
         )
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Layers:
-        """Return the same names with the copied parameters."""
-        parameters = copy.deepcopy(self._parameters, memo)
-        copied = Layers(None, self._names)
-        for name, parameter in zip(self.names, parameters, strict=True):
-            copied._add(parameter, name)
-        copied.are_named = self.are_named
-        return copied
-
     def _add(self, parameter: torch.Tensor, name: str) -> None:
         _check(self._sizes, len(self.names), name, parameter)
-        self._index[id(parameter)] = len(self.names)
+        self._index[parameter] = len(self.names)
         self.names.append(name)
         self._parameters.append(parameter)
 

@@ -156,14 +156,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._start(len(self._buckets))
         try:
             self._put_back()
-        except BaseException as error:
-            if isinstance(error, Exception):  # the other buckets lie in gradients that the next pass changes
-                for _, request in self._under_way:
-                    with contextlib.suppress(Exception):
-                        request.wait()
-            self._begin()
+        except Exception:
+            for _, request in self._under_way:  # the other buckets lie in gradients that the next pass changes
+                with contextlib.suppress(Exception):
+                    request.wait()
             raise
-        self._begin()
+        finally:
+            self._begin()
         self._is_synchronised = True
 
     def _put_back(self) -> None:
