@@ -16,6 +16,7 @@ from netoffload.torch import CompressionState, DistributedOptimizer, Options, Ou
 from netoffload.torch.optimizer import _saved
 from netoffload.transport.rendezvous.launchers import set_rank_environment
 from tests.shared.ports import free_port
+from tests.shared.quick_cases import by_day
 from tests.torch.launcher import Launcher
 
 PROGRAM = Path(__file__).with_name("programs") / "all_examples.py"
@@ -54,6 +55,23 @@ def test_ranks_that_die_or_refuse_are_errors_that_say_so_and_halves_are_summed_i
     assert all("PeerLostError: rank 1 died" in error for error in found["death"].values())
     assert "the gradient is not finite" in found["refusal"][1]
     assert all("rank 1 refuses" in found["refusal"][rank] for rank in (0, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", by_day([2, 3, 4], [3]))
+def test_halves_are_summed_in_float32_rounded_once_and_travel_as_they_are(launcher: Launcher, size: int) -> None:
+    """Through every door: the bits of the float32 sum, rounded once, from half of float32's octets."""
+    by_rank = launcher.by_rank("programs.halves_ranks", size).values()
+    assert len(by_rank) == size
+    for one in zip(*(found.pop("weights") for found in by_rank), strict=True):
+        assert all(keeps_bits for keeps_bits, _ in one)
+        assert sum(share < 0.9 for _, share in one) == size - 1  # the last one of the chain sends nothing
+    for found in by_rank:
+        for dtype, (backend, *doors) in found.items():
+            for is_sum, share in (backend, *doors):
+                assert is_sum, found
+                assert share <= 0.51, found
+            assert dtype != "torch.bfloat16" or backend[1] < 0.45  # `exact` takes less than 16 bits
 
 
 @pytest.mark.slow

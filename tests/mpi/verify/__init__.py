@@ -11,5 +11,5 @@ difference the program prints it and ends with exit code 1.
 Files: ``cases`` (a call and its values), ``collectives`` and ``messages`` (all of them),
 ``run`` (trying them), ``__main__`` (the command line). Two more programs: ``lost_rank`` loses a rank in the middle of
 every kind of call (``failures`` is its rank). ``random_programs`` carries out random programs, which
-``programs`` writes and ``program_runs`` compares; ``local_ranks`` runs ranks as threads.
+``programs`` writes, and compares the results; ``local_ranks`` runs ranks as threads.
 """
