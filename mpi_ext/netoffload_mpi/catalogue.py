@@ -350,10 +350,13 @@ def row(
     """Return the blocking method of this name and the one that starts it, with the plan's arguments."""
 
     def call(self: PlaneComm, /, *arguments: P.args, **options: P.kwargs) -> None:
-        self._run(plan, arguments, options)
+        planned = self._plan(plan, arguments, options, is_blocking=True)
+        self.calls().run(*planned)
 
     def start(self: PlaneComm, /, *arguments: P.args, **options: P.kwargs) -> CompRequest:
-        return self._start(plan, arguments, options)
+        planned = self._plan(plan, arguments, options, is_blocking=False)
+        # The set-up happens in the caller's thread, because it is collective and calls MPI.
+        return CompRequest(self.calls().start(*planned))
 
     call.__name__, start.__name__ = name, f"I{name[0].lower()}{name[1:]}"
     call.__doc__, start.__doc__ = plan.__doc__, f"Start :meth:`{name}`."

@@ -23,7 +23,6 @@ from netoffload.transport.rounds.exchange import LATE_S_DEFAULT, TIMEOUT_S_DEFAU
 from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi.buffers import equal_blocks
 from netoffload_mpi.plane import MpiPlane, connect
-from netoffload_mpi.requests import CompRequest
 
 
 class Plan(NamedTuple):
@@ -152,17 +151,6 @@ class PlaneComm(MPI.Intracomm):
         alike = other if isinstance(other, type(self)) else type(self)(other)  # type: ignore[arg-type]
         alike._settings = self._settings
         return alike
-
-    def _run(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
-        """Plan a call and carry it out, after those under way."""
-        plan = self._plan(make, arguments, options, is_blocking=True)
-        self.calls().run(*plan)
-
-    def _start(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> CompRequest:
-        """Plan a call and carry it out in the background; arguments as for :meth:`_run`."""
-        plan = self._plan(make, arguments, options, is_blocking=False)
-        # The set-up happens in the caller's thread, because it is collective and calls MPI.
-        return CompRequest(self.calls().start(*plan))
 
     def _plan(
         self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any], *, is_blocking: bool
