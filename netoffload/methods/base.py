@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from netoffload.collectives import Exchange, Quantise
@@ -184,13 +184,6 @@ class GradientReducer(Method):
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`Method.step`."""
         update(self.reduce(gradient))
-
-    def rescale(self, factors: Mapping[int, float]) -> None:
-        """Multiply the residuals of layers by factors, because from here on their values come in another scale."""
-
-    def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
-        """Return the residuals of some layers, and forget them; empty if there are none."""
-        return {}
 
 
 class GradientServer(Method):

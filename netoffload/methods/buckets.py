@@ -151,20 +151,12 @@ class BucketStates:
 class RememberingReducer(GradientReducer):
     """A reducer whose memory is its residuals."""
 
-    _residuals: Unsent | BucketStates
+    residuals: Unsent | BucketStates
 
     def memory(self) -> Memory:
         """See :meth:`GradientReducer.memory`."""
-        return self._residuals.memory()
+        return self.residuals.memory()
 
     def remember(self, memory: Memory) -> None:
         """See :meth:`GradientReducer.remember`."""
-        self._residuals.remember(memory)
-
-    def rescale(self, factors: Mapping[int, float]) -> None:
-        """See :meth:`GradientReducer.rescale`."""
-        self._residuals.rescale(factors)
-
-    def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
-        """See :meth:`GradientReducer.take_unsent`."""
-        return self._residuals.take(layers)
+        self.residuals.remember(memory)

@@ -31,7 +31,7 @@ class RingReducer(RememberingReducer):
             raise UsageError(f"{spec.name} needs a codec to round by, but no rank has a NIC: start NICs, or use inc")
         self._quantise = member.quantise if spec.tagged else None
         self._groups = spec.groups_of(member.exchange.size)
-        self._residuals: Unsent = Unsent(member.layout)
+        self.residuals: Unsent = Unsent(member.layout)
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`~netoffload.methods.base.GradientReducer.reduce`."""
@@ -81,13 +81,13 @@ class RingReducer(RememberingReducer):
         assert self._quantise is not None
         layers, layout = layers_of(self._member.layout, bucket), layout_of(self._member.layout, bucket)
         for layer, part in zip(layers, layout.split(gradient), strict=True):
-            if layer in self._residuals:
-                np.add(part, self._residuals[layer], out=part)
+            if layer in self.residuals:
+                np.add(part, self.residuals[layer], out=part)
         left = gradient.copy()
         self._quantise(gradient)
         np.subtract(left, gradient, out=left, where=np.isfinite(gradient))
         left[~np.isfinite(gradient)] = 0  # an infinity would stay in the residual for ever
-        self._residuals.keep(left, layers)
+        self.residuals.keep(left, layers)
 
 
 class Aggregation(WeightExchange):

@@ -31,7 +31,7 @@ class PayloadReducer(RememberingReducer):
     def __init__(self, spec: MethodSpec, member: Member) -> None:
         super().__init__(spec, member)
         self._compressor = compressor_of(spec)
-        self._residuals: BucketStates = BucketStates(self._compressor, member)
+        self.residuals: BucketStates = BucketStates(self._compressor, member)
 
 
 class GatherReducer(PayloadReducer):
@@ -39,7 +39,7 @@ class GatherReducer(PayloadReducer):
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`GradientReducer.reduce`; ``gradient`` is not changed."""
-        state = self._residuals.of(bucket)
+        state = self.residuals.of(bucket)
         payload = self._compressor.encode(gradient, state)
         self.sent.vector_octets += payload.size
         self.sent.octets += payload.size * (self._exchange.size - 1)
@@ -53,7 +53,7 @@ class ServedReducer(PayloadReducer):
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`GradientReducer.reduce`."""
-        payload = self._compressor.encode(gradient, self._residuals.of(bucket))
+        payload = self._compressor.encode(gradient, self.residuals.of(bucket))
         self.sent.vector_octets += payload.size
         return self._answer(payload).view(np.float32)
 
@@ -96,7 +96,7 @@ class TernaryWorker(ServedReducer):
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`~netoffload.methods.base.GradientReducer.reduce`."""
-        state = self._residuals.of(bucket)
+        state = self.residuals.of(bucket)
         ternary = self._sum.uplink
         own = ternary.scalers(gradient, state)
         shared = self._answer(own.view(np.uint8)).view(np.float32)

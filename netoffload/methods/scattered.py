@@ -84,7 +84,7 @@ class PayloadScatter(PayloadReducer):
         payloads = [
             np.empty(0, np.uint8)
             if owner == rank
-            else self._compressor.encode(gradient[span.start : span.stop], self._residuals.of(layers))
+            else self._compressor.encode(gradient[span.start : span.stop], self.residuals.of(layers))
             for owner, (layers, span) in enumerate(zip(*rows, strict=True))
         ]
         octets = sum(payload.size for payload in payloads)

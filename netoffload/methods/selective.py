@@ -26,7 +26,7 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.methods import scales
 from netoffload.methods.base import Bucket, GradientReducer, Member, Memory, MethodSpec
-from netoffload.methods.buckets import layers_of, layout_of
+from netoffload.methods.buckets import RememberingReducer, Unsent, layers_of, layout_of
 from netoffload.methods.floats import RingReducer
 from netoffload.methods.registry import FAMILIES, method_for
 
@@ -58,6 +58,8 @@ class SelectiveReducer(GradientReducer):
         if not isinstance(inner, GradientReducer):
             raise UsageError(f"{spec.name} moves weights, not gradients")
         self._inner = inner
+        # Of a method that keeps none they are empty, and stay so.
+        self._residuals = inner.residuals if isinstance(inner, RememberingReducer) else Unsent(member.layout)
         self._is_lossless = selection.keeps_bits and isinstance(inner, RingReducer)
         plain = inner if self._is_lossless else method_for(MethodSpec("inc", "inc", FAMILIES["inc"]), member)
         assert isinstance(plain, RingReducer)
@@ -113,8 +115,8 @@ class SelectiveReducer(GradientReducer):
         return {layer: 2.0**exponent for layer, exponent in self._exponents.items()}
 
     def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
-        """See :meth:`GradientReducer.take_unsent`; the residuals come in the scale of the gradient."""
-        unsent = self._inner.take_unsent(layers).items()
+        """Return the residuals of some layers, in the scale of the gradient, and forget them; empty: there are none."""
+        unsent = self._residuals.take(layers).items()
         return {layer: scales.multiply(residual, -self._exponents.get(layer, 0)) for layer, residual in unsent}
 
     def memory(self) -> Memory:
@@ -218,7 +220,7 @@ class SelectiveReducer(GradientReducer):
         """Take over the exponents of some layers, and bring their residuals to them."""
         moved = {layer: exponent - self._exponents.get(layer, exponent) for layer, exponent in exponents.items()}
         if any(moved.values()):
-            self._inner.rescale({layer: 2.0**by for layer, by in moved.items() if by})
+            self._residuals.rescale({layer: 2.0**by for layer, by in moved.items() if by})
         self._exponents.update(exponents)
 
     def _note_vanished(self, layers: Bucket) -> None:
