@@ -122,8 +122,7 @@ def of_format(written: int, *, early: bool = False) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("written", "early"),
-    [(1, True), (2, True), *((written, False) for written in range(1, results.FORMAT + 1))],
+    ("written", "early"), [(1, True), (2, True), *((written, False) for written in range(1, results.FORMAT + 1))]
 )
 def test_a_record_of_an_older_format_is_read_and_reported(written: int, early: bool, tmp_path: Path) -> None:
     path = tmp_path / "old.jsonl"

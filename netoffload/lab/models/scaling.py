@@ -14,14 +14,7 @@ from typing import Annotated, Any
 
 from netoffload.config import format_rate, parse_size_octets
 from netoffload.lab.declared import Column, Finding, Progress, Table, left_out, words
-from netoffload.lab.models.exchange import (
-    WAYS,
-    Link,
-    best_members,
-    latency_bound_nodes,
-    ring_delays_s,
-    ring_s,
-)
+from netoffload.lab.models.exchange import WAYS, Link, best_members, latency_bound_nodes, ring_delays_s, ring_s
 from netoffload.lab.models.hardware import BEAT_BITS
 from netoffload.lab.models.settings import ScalingSettings, node_counts, rates_bps
 from netoffload.lab.models.simulation import Checked, checked

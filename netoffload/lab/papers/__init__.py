@@ -26,13 +26,7 @@ from netoffload.errors import UsageError
 from netoffload.lab.papers import eight_bit, inceptionn, pqasgd, terngrad, thresholded
 from netoffload.lab.papers.item import Item, Paper
 
-PAPERS: Final[Sequence[Paper]] = (
-    inceptionn.PAPER,
-    terngrad.PAPER,
-    pqasgd.PAPER,
-    thresholded.PAPER,
-    eight_bit.PAPER,
-)
+PAPERS: Final[Sequence[Paper]] = (inceptionn.PAPER, terngrad.PAPER, pqasgd.PAPER, thresholded.PAPER, eight_bit.PAPER)
 
 ALL: Final = "all"
 

@@ -103,12 +103,7 @@ def run_threads(
         return run
 
     return run_ranks(
-        settings.ranks,
-        one_rank,
-        codec=chosen,
-        bound_k=bound_k,
-        capacity_octets=CAPACITY_OCTETS,
-        timeout_s=TIMEOUT_S,
+        settings.ranks, one_rank, codec=chosen, bound_k=bound_k, capacity_octets=CAPACITY_OCTETS, timeout_s=TIMEOUT_S
     )
 
 

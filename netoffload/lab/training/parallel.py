@@ -67,11 +67,7 @@ class SplitReplica(Replica):
         self._is_model = settings.parallel == Parallel.MODEL
         self.activations = ActivationExchange(exchange, settings.activation_compressor)
         part = split_sequence(
-            whole,
-            first,
-            self.activations,
-            has_whole_inputs=self._is_model,
-            sub_batches=settings.sub_batches,
+            whole, first, self.activations, has_whole_inputs=self._is_model, sub_batches=settings.sub_batches
         )
         self.shared = sum(tensor.numel() for tensor in whole[:first].parameters())
         self._whole: nn.Module | None = None

@@ -94,10 +94,7 @@ def test_bursts_that_grow_by_hand(bursts: int, surplus: int) -> None:
     packs, unpacks = there_and_back(whole(bursts))
     # 272 bits in, 256 out: after 16 bursts a whole beat is left over, and the next burst waits for it to leave. The
     # last sixteen leave theirs after the input has ended.
-    assert seen(packs.intake) == (
-        bursts,
-        {Wait.INPUT_ENDED: 2} | ({Wait.ALIGNMENT_FULL: surplus} if surplus else {}),
-    )
+    assert seen(packs.intake) == (bursts, {Wait.INPUT_ENDED: 2} | ({Wait.ALIGNMENT_FULL: surplus} if surplus else {}))
     assert seen(packs.outlet) == (bursts * 17 // 16, {Wait.COLLECTING: 1})
     # Two cycles until two beats are there; from then on 16 bits fewer are left each cycle, and in every seventeenth
     # none.
@@ -107,10 +104,7 @@ def test_bursts_that_grow_by_hand(bursts: int, surplus: int) -> None:
 
 def test_one_float_by_hand() -> None:
     packs, unpacks = there_and_back(np.array([1.5], np.float32))
-    assert (seen(packs.intake), seen(packs.outlet)) == (
-        (1, {Wait.INPUT_ENDED: 1}),
-        (1, {Wait.COLLECTING: 1}),
-    )
+    assert (seen(packs.intake), seen(packs.outlet)) == ((1, {Wait.INPUT_ENDED: 1}), (1, {Wait.COLLECTING: 1}))
     assert (packs.outlet.octets, unpacks.outlet.octets) == (2 + 4, 32)
     assert packs.outlet.rate_bps(1e8) == 8 * 6 * 1e8 / 2
 
@@ -197,7 +191,7 @@ def test_the_command_reports_what_the_model_counts(suffix: str, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report.keys() == {
-        *("configuration", "floats", "bursts", "ratio", "compressor", "decompressor", "lines", "circuits"),
+        *("configuration", "floats", "bursts", "ratio", "compressor", "decompressor", "lines", "circuits")
     }
     assert (report["floats"], report["bursts"], report["ratio"]) == (256, 32, 16 / 17)
     assert report["configuration"]["clock_hz"] == 200_000_000

@@ -93,11 +93,7 @@ def test_what_is_recorded_is_not_done_again(tmp_path: Path) -> None:
 def test_a_record_says_where_it_comes_from(tmp_path: Path) -> None:
     run(made_item("a"), tmp_path)
     (record,) = results.read_steps(tmp_path, "made-item").values()
-    assert (record.command, record.effort, record.value) == (
-        "netoffload reproduce made-item",
-        "quick",
-        {"value": 2.5},
-    )
+    assert (record.command, record.effort, record.value) == ("netoffload reproduce made-item", "quick", {"value": 2.5})
     assert re.fullmatch(r"[0-9a-f]{10}|unknown", record.commit)
     assert "cores of" in record.machine
 

@@ -14,12 +14,7 @@ from netoffload.lab import reports
 from netoffload.lab.reports.curves import curve_panels
 from netoffload.lab.reports.figure import lay_out
 from netoffload.lab.reports.table import TIMES
-from netoffload.lab.results import (
-    Learning,
-    Record,
-    Spread,
-    append_records,
-)
+from netoffload.lab.results import Learning, Record, Spread, append_records
 from tests.lab.records import a_run
 from tests.shared.commands import netoffload
 

@@ -166,9 +166,7 @@ def test_a_run_is_remarked_upon_for_its_own_faults_only() -> None:
     [remark] = remarks_on(dataclasses.replace(record, first_iteration=2, timed_iterations=5))
     assert remark == "inc reached 90.0 % after 7 of 10 iterations"
     diverged = dataclasses.replace(record, learning=dataclasses.replace(record.learning, final_loss=None))
-    assert remarks_on(diverged) == [
-        "inc diverged: its loss is not a number; try a smaller --learning-rate",
-    ]
+    assert remarks_on(diverged) == ["inc diverged: its loss is not a number; try a smaller --learning-rate"]
 
 
 def test_a_run_whose_octets_crossed_uncompressed_is_remarked_upon() -> None:

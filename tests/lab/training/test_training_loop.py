@@ -142,12 +142,7 @@ def test_time_is_split_by_the_clock_that_is_given() -> None:
         next(ticks)
 
     timeline = iterate(
-        replica,
-        Door(update),
-        itertools.repeat(batch),
-        2,
-        clock=lambda: float(next(ticks)),
-        after_iteration=done.append,
+        replica, Door(update), itertools.repeat(batch), 2, clock=lambda: float(next(ticks)), after_iteration=done.append
     )
     # Readings per iteration: start, drawn, loss, computed, two of the step, end.
     assert timeline.wall_s == [6.0, 6.0]
