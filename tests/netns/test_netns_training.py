@@ -74,7 +74,7 @@ def test_a_run_keeps_the_gradients_it_sent(tmp_path: Path) -> None:
     assert not np.array_equal(kept[0], kept[1])
     assert "of the floats were too small for the codec and crossed as 0" in done.stderr  # almost all are below 2^-1
     assert "inc+c: 4 of 4, loss " in done.stderr
-    assert Captured.read(tmp_path / "kept.npy").iterations == (2, 4)
+    assert results.read_file(Captured, tmp_path / "kept.layers.json").iterations == (2, 4)
     # The run is over: resuming it builds nothing, tells the same, and adds no second record.
     again = forked(*words, "--resume", env={ENV_STATE_DIR: str(tmp_path)})
     assert json.loads(again.stdout) == json.loads(done.stdout)

@@ -40,7 +40,7 @@ from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_p
 from netoffload.lab.testbed.nics import NIC_IMPORTS
 from netoffload.lab.training import IMPORTED, data
 from netoffload.lab.training.config import RankJob
-from netoffload.lab.training.dataset import save
+from netoffload.lab.training.data import save
 from netoffload.lab.training.run import time_limit_s
 from netoffload.lab.units import parse_rate_bps
 

@@ -30,7 +30,7 @@ from netoffload.lab.results import read_file
 from netoffload.lab.testbed.build import octets_on_wires
 from netoffload.lab.training import ddp
 from netoffload.lab.training.config import RankJob, TrainSettings
-from netoffload.lab.training.dataset import Dataset, open_saved
+from netoffload.lab.training.data import Dataset, open_saved
 from netoffload.machine.environment import system_versions, versions
 
 UNTIMED_STEPS: Final = 3

@@ -19,7 +19,7 @@ from netoffload.lab.bench.settings import ThresholdsSettings, training_of
 from netoffload.lab.declared import AllOrNothing, Column, Finding, Progress, Table, percent, words
 from netoffload.lab.training import data, inprocess
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.dataset import Dataset
+from netoffload.lab.training.data import Dataset
 
 METHODS: Final = ("wgt", "bgt", "qgt")
 

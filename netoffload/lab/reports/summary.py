@@ -97,8 +97,7 @@ AXES: Final = {axis.name: axis for axis in (EXCHANGE, BOUND, NODES)}
 
 def get(name: str) -> Axis:
     """Return an axis by its name."""
-    check_choice("axis", name, tuple(AXES))
-    return AXES[name]
+    return AXES[check_choice("axis", name, tuple(AXES))]
 
 
 SPEEDUPS: Final = (("wa", "wa+c"), ("wa", "inc"), ("inc", "inc+c"), ("wa", "inc+c"))

@@ -17,7 +17,7 @@ import numpy as np
 
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
-from netoffload.lab.results import read_file, write_file
+from netoffload.lab.results import write_file
 
 CAPTURE_FILE: Final = "gradients.npy"
 """File of the vectors, in the result folder."""
@@ -45,12 +45,6 @@ class Captured:
 
     iterations: tuple[int, ...]
     layers: tuple[Layer, ...]
-
-    @classmethod
-    def read(cls, vectors: Path) -> Captured:
-        """Read the description beside a file of vectors."""
-        path = vectors.with_suffix(".layers.json")
-        return read_file(cls, path, f"cannot read the layers of {vectors}")
 
 
 class Kept:

@@ -77,10 +77,7 @@ class Checkpoints:
 
     def __init__(self, asked: Checkpointing, exchange: Exchange) -> None:
         self._asked, self._exchange, self._folder = asked, exchange, Path(asked.folder)
-
-    def is_due(self, done: int) -> bool:
-        """Whether a checkpoint is due after ``done`` iterations."""
-        return done % self._asked.every == 0
+        self.every = asked.every
 
     def save(self, state: dict[str, Any], done: int, accuracy: float | None) -> None:
         """Write this rank's state, tensors and plain values, and make it the run's checkpoint."""

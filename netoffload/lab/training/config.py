@@ -318,7 +318,7 @@ class RankJob:
 
     settings: TrainSettings
     dataset: str
-    """Folder with the prepared data set (:func:`netoffload.lab.training.dataset.save`)."""
+    """Folder with the prepared data set (:func:`netoffload.lab.training.data.save`)."""
     capture_every: int = 0
     """Iterations from one gradient that rank 0 keeps to the next (:mod:`netoffload.lab.training.capture`); 0: never."""
     codec: str | None = None

@@ -19,8 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersg
 from torch.nn.parallel import DistributedDataParallel
 
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.data import batches, share
-from netoffload.lab.training.dataset import Dataset
+from netoffload.lab.training.data import Dataset, batches, share
 from netoffload.lab.training.doors import Door
 from netoffload.lab.training.loop import iterate
 from netoffload.lab.training.networks import cross_entropy

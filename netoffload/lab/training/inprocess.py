@@ -35,7 +35,7 @@ from netoffload.config import BOUND_K_DEFAULT
 from netoffload.errors import NotFiniteError, UsageError
 from netoffload.lab.training import data
 from netoffload.lab.training.config import Checkpointing, TrainSettings
-from netoffload.lab.training.dataset import Dataset
+from netoffload.lab.training.data import Dataset
 from netoffload.lab.training.doors import Door, ThreadCalls
 from netoffload.lab.training.loop import AfterIteration, RankRun, iterate
 from netoffload.lab.training.replica import Replica

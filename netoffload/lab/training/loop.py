@@ -30,7 +30,7 @@ from netoffload.collectives import Exchange, ring_allreduce
 from netoffload.lab.training.capture import Board
 from netoffload.lab.training.checkpoint import Checkpoints
 from netoffload.lab.training.config import Checkpointing, TrainSettings
-from netoffload.lab.training.dataset import Dataset
+from netoffload.lab.training.data import Dataset
 from netoffload.lab.training.doors import AnyCalls, Door, door_for, warm_up_exchange
 from netoffload.lab.training.outcome import Parts, Step
 from netoffload.lab.training.parallel import batch_source, replica_of
@@ -57,25 +57,20 @@ class Timeline:
     losses: list[float] = dataclasses.field(default_factory=list)
 
 
-class Trainee(Protocol):
+class _Trainee(Protocol):
     """What the loop trains: a :class:`Replica`, or a model under torch's DDP."""
 
     iteration: int
 
     @property
-    def travel(self) -> Travel:
-        """See :attr:`Replica.travel`."""
-
+    def travel(self) -> Travel: ...
     @property
-    def update_s(self) -> float:
-        """See :attr:`Replica.update_s`."""
-
-    def backward(self, images: torch.Tensor, labels: torch.Tensor, on_loss: Callable[[], None]) -> float:
-        """See :meth:`Replica.backward`."""
+    def update_s(self) -> float: ...
+    def backward(self, images: torch.Tensor, labels: torch.Tensor, on_loss: Callable[[], None]) -> float: ...
 
 
 def iterate(
-    replica: Trainee,
+    replica: _Trainee,
     door: Door,
     batches: Batches | None,
     iterations: int,
@@ -263,7 +258,7 @@ class RankRun:
         is_measured = settings.eval_every > 0 and done % settings.eval_every == 0
         is_over = is_measured and self._measure_together(done)
         is_last = is_over or done == settings.iterations
-        if self._checkpoints is not None and (is_last or self._checkpoints.is_due(done)):
+        if self._checkpoints is not None and (is_last or done % self._checkpoints.every == 0):
             state = {
                 "iteration": done,
                 "accuracy_after": self.accuracy_after,

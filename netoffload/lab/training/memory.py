@@ -41,7 +41,8 @@ def check_memory(runs: Sequence[TrainSettings]) -> int:
     most = 0
     for run in runs:
         worker, server = rank_octets(run)
-        needed, available = run.nodes * worker + run.spec.servers * server, available_octets()
+        needed = run.nodes * worker + run.spec.servers * server
+        available = _octets_of("/proc/meminfo", "MemAvailable")  # to programs, without swapping
         if needed > available:
             raise UsageError(
                 f"{run.model} by {run.method} needs about {worker / 1e9:.1f} GB on each of {run.nodes} workers, "
@@ -107,16 +108,12 @@ def _kept_octets(module: nn.Module, shape: SampleShape, batch: int) -> int:
     return sum(storage.nbytes() for storage in kept.values())
 
 
-def available_octets() -> int:
-    """Return how much memory programs can still take without swapping, by ``/proc/meminfo``."""
-    return _kib_of(Path("/proc/meminfo"), "MemAvailable")
-
-
 def peak_memory_octets() -> int:
     """Return the largest resident memory of this process; getrusage(2) would include its parent's before the exec."""
-    return _kib_of(Path("/proc/self/status"), "VmHWM")
+    return _octets_of("/proc/self/status", "VmHWM")
 
 
-def _kib_of(path: Path, key: str) -> int:
-    [value] = [line.split()[1] for line in path.read_text(encoding="ascii").splitlines() if line.startswith(f"{key}:")]
-    return int(value) * 1024
+def _octets_of(file: str, key: str) -> int:
+    lines = Path(file).read_text(encoding="ascii").splitlines()
+    [kib] = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
+    return int(kib) * 1024

@@ -163,5 +163,4 @@ MODELS: Final = {spec.name: spec for spec in _TABLE}
 
 def get(name: str) -> ModelSpec:
     """Return a model by its name."""
-    check_choice("model", name, tuple(MODELS))
-    return MODELS[name]
+    return MODELS[check_choice("model", name, tuple(MODELS))]

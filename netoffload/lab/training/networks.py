@@ -107,9 +107,6 @@ class Residual(nn.Module):
 class Branches(nn.ModuleList):
     """Branches with the same inputs, whose outputs are concatenated plane by plane."""
 
-    def __init__(self, *branches: nn.Module) -> None:
-        super().__init__(branches)
-
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return all their planes."""
         return torch.cat([branch(inputs) for branch in self], 1)
@@ -235,7 +232,7 @@ def googlenet(shape: Shape) -> nn.Sequential:
             [*active(inputs, reduce5, 1), *active(reduce5, fives, 5)],
             [nn.MaxPool2d(3, 1, padding=1), *active(inputs, pooled, 1)],
         )
-        layers.append(Branches(*(nn.Sequential(*branch) for branch in branches)))
+        layers.append(Branches(nn.Sequential(*branch) for branch in branches))
         inputs = ones + threes + fives + pooled
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(inputs, shape.classes)]
     return nn.Sequential(*layers)

@@ -32,7 +32,6 @@ Source: T. Dettmers, "8-bit approximations for parallelism in deep learning" (IC
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -48,9 +47,9 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout
 from netoffload.lab.training import data
 from netoffload.lab.training.config import Parallel, TrainSettings
-from netoffload.lab.training.dataset import Dataset
+from netoffload.lab.training.data import Dataset
 from netoffload.lab.training.networks import FullyConnected
-from netoffload.lab.training.replica import Batches, Replica, Travel, accuracy_of, build_model
+from netoffload.lab.training.replica import Batches, Replica, Travel, build_model
 from netoffload.methods import Sent
 
 
@@ -70,7 +69,6 @@ class SplitReplica(Replica):
             whole, first, self.activations, has_whole_inputs=self._is_model, sub_batches=settings.sub_batches
         )
         self.shared = sum(tensor.numel() for tensor in whole[:first].parameters())
-        self._whole: nn.Module | None = None
         super().__init__(settings, part)
         self.parameter_count = sum(tensor.numel() for tensor in whole.parameters())
         if self.shared:  # the convolutions' gradients are divided when they are averaged
@@ -122,21 +120,7 @@ class SplitReplica(Replica):
                     rows = tensor[span.start : span.stop]
                     rows.copy_(parts[rank][: rows.numel()].view_as(rows))
                     parts[rank] = parts[rank][rows.numel() :]
-        self._whole = whole
-
-    def digest(self) -> str:
-        """See :meth:`Replica.digest`; call :meth:`collect` first."""
-        assert self._whole is not None
-        digest = hashlib.sha256()
-        for tensor in self._whole.parameters():
-            digest.update(tensor.detach().numpy().data)
-        digest.update(self.buffers().data)
-        return digest.hexdigest()
-
-    def accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """See :meth:`Replica.accuracy`; call :meth:`collect` first."""
-        assert self._whole is not None
-        return accuracy_of(self._whole, images, labels)
+        self.whole = whole
 
 
 def replica_of(settings: TrainSettings, exchange: Exchange) -> Replica:

@@ -31,10 +31,10 @@ from netoffload.lab.machine import cpu_model
 from netoffload.lab.results import ClassCounts, Learning, Versions, read_file, write_file
 from netoffload.lab.training.capture import Board, Kept
 from netoffload.lab.training.config import RankJob
-from netoffload.lab.training.dataset import open_saved
+from netoffload.lab.training.data import open_saved
 from netoffload.lab.training.loop import RankRun, warm_up
 from netoffload.lab.training.memory import peak_memory_octets
-from netoffload.lab.training.outcome import NOT_TAGGED, Coded, RankOutcome, Step, read_meter, traffic_between
+from netoffload.lab.training.outcome import NOT_TAGGED, Coded, RankOutcome, read_meter, traffic_between
 from netoffload.lab.training.replica import Watch
 from netoffload.transport import Lane
 from netoffload_mpi import MPI, CompComm
@@ -43,17 +43,13 @@ HISTOGRAMS: Final = 10
 """Histograms of a layer in a run without ``eval_every``; with it, there is one with every accuracy."""
 
 
-def _print_step(step: Step) -> None:
-    print(json.dumps(dataclasses.asdict(step)), flush=True)
-
-
 def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     """Train as one rank and return its result; all ranks call it together."""
     settings, exchange = job.settings, comm.exchange()
     run = RankRun(settings, open_saved(Path(job.dataset)), comm.calls(), job.checkpointing)
     rank, replica = exchange.rank, run.replica
     if rank == 0:
-        run.on_step = _print_step
+        run.on_step = lambda step: print(json.dumps(dataclasses.asdict(step)), flush=True)
     warm_up(settings, replica, comm.calls(), run.new_batches())
     run.begin()
     kept = _watch(job, run) if rank == 0 else None

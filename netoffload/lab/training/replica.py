@@ -68,6 +68,7 @@ class Replica:
 
     Attributes:
         module: the network, whose parameters and gradients are views of the flat buffers.
+        whole: the network that accuracy and digest are of: ``module``, or all ranks' parts after :meth:`collect`.
         parameters: float32[n]; the workers must agree on it bit for bit.
         gradient: float32[n], written by :meth:`backward`, averaged by the run's door, read by :meth:`update`.
         optimizer: changes the parameters, as the doors of ``netoffload.torch`` expect one.
@@ -82,7 +83,7 @@ class Replica:
         self.iteration = 0
         self.observe: Observe = lambda _start, _values: None
         self._loss_factor = settings.loss_scale
-        self.module = module or build_model(settings)
+        self.module = self.whole = module or build_model(settings)
         # Only FullyConnected overwrites its gradients; torch's own layers add to what is there.
         self._adds_gradients = any(
             list(layer.parameters(recurse=False)) and not isinstance(layer, FullyConnected)
@@ -224,7 +225,9 @@ class Replica:
 
     def digest(self) -> str:
         """Return the SHA-256 of parameters and buffers, as hexadecimal digits."""
-        digest = hashlib.sha256(self.parameters.data)
+        digest = hashlib.sha256()
+        for tensor in self.whole.parameters():
+            digest.update(tensor.detach().numpy().data)
         digest.update(self.buffers().data)
         return digest.hexdigest()
 
@@ -243,7 +246,7 @@ class Replica:
 
     def accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
         """Return :func:`accuracy_of` the model."""
-        return accuracy_of(self.module, images, labels)
+        return accuracy_of(self.whole, images, labels)
 
 
 class ReplicaOptimizer(torch.optim.Optimizer):

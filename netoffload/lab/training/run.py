@@ -29,7 +29,7 @@ from netoffload.lab.testbed import (
 from netoffload.lab.testbed.launch import pass_on_stdout
 from netoffload.lab.training import IMPORTED, data
 from netoffload.lab.training.config import RankJob, TrainSettings
-from netoffload.lab.training.dataset import Dataset, save
+from netoffload.lab.training.data import Dataset, save
 from netoffload.lab.training.memory import check_memory
 from netoffload.lab.training.outcome import Parts, RankOutcome, Step, check_traffic, with_coded
 from netoffload.lab.training.plan import BASELINES, NO_OUTPUTS, Outputs, Planned, plan_runs

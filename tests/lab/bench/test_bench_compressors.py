@@ -15,7 +15,7 @@ from netoffload.lab.bench.compressors import quality, specs
 from netoffload.lab.bench.thresholds import Trial, best, search
 from netoffload.lab.training import inprocess
 from netoffload.lab.training.config import TrainSettings
-from netoffload.lab.training.dataset import load_digits
+from netoffload.lab.training.data import load_digits
 from tests.shared.commands import Done, netoffload
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="times compiled kernels")

@@ -13,7 +13,7 @@ from netoffload.lab.bench.jobs import DdpRecord, RacePoint, RaceResult
 from netoffload.lab.bench.rank_ddp import held_out
 from netoffload.lab.bench.settings import DdpSettings
 from netoffload.lab.declared import Progress, Table
-from netoffload.lab.training.dataset import Dataset
+from netoffload.lab.training.data import Dataset
 from tests.shared.commands import netoffload, refusal
 from tests.shared.forked_ranks import _forks  # noqa: F401
 

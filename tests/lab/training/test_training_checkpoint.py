@@ -14,7 +14,7 @@ from netoffload.errors import UsageError
 from netoffload.lab.training import data, inprocess
 from netoffload.lab.training.checkpoint import Checkpoints, describe, find
 from netoffload.lab.training.config import Checkpointing, TrainSettings
-from netoffload.lab.training.dataset import Dataset
+from netoffload.lab.training.data import Dataset
 from netoffload.lab.training.inprocess import Learned
 from netoffload.lab.training.plan import Outputs, Planned
 from netoffload.lab.training.replica import Replica

@@ -13,10 +13,10 @@ import torch
 
 from netoffload.errors import UsageError
 from netoffload.lab.testbed.plan import NODES_MAX
-from netoffload.lab.training import data, dataset
+from netoffload.lab.training import data
 from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.data import Dataset, load_digits, open_saved, save
 from netoffload.lab.training.data_spec import Shape, Tokens
-from netoffload.lab.training.dataset import Dataset, load_digits, open_saved, save
 from netoffload.lab.training.run import nodes_needed
 
 
@@ -207,7 +207,7 @@ def mnist(tmp_path: Path) -> Path:
 
 
 def test_digits_are_real_images_split_by_the_seed() -> None:
-    first, again, other = dataset.load_digits(1), dataset.load_digits(1), dataset.load_digits(2)
+    first, again, other = data.load_digits(1), data.load_digits(1), data.load_digits(2)
     assert first.train_images.shape == (1437, 784)
     assert first.test_images.shape == (360, 784)
     assert first.train_images.dtype == np.float32
@@ -226,7 +226,7 @@ def test_digits_are_those_of_the_package_wherever_it_keeps_them(monkeypatch: pyt
     wanted = datasets.load_digits(return_X_y=True)
     for is_there in (True, False):
         monkeypatch.setattr(Path, "is_file", lambda _path, is_there=is_there: is_there)
-        pixels, labels = dataset._digits()
+        pixels, labels = data._digits()
         assert (str(pixels.dtype), str(labels.dtype)) == ("float32", "int64")
         np.testing.assert_array_equal(pixels, wanted[0])
         np.testing.assert_array_equal(labels, wanted[1])
@@ -237,23 +237,23 @@ def test_mnist_is_read_plain_and_compressed(mnist: Path) -> None:
     loaded = data.load(settings)
     fashion = data.load(dataclasses.replace(settings, data="fashion-mnist"))
     np.testing.assert_array_equal(fashion.train_images, loaded.train_images)
-    raw = dataset.read_idx(mnist / "train-images-idx3-ubyte.gz")
+    raw = data.read_idx(mnist / "train-images-idx3-ubyte.gz")
     assert loaded.train_images.shape == (60, 784)
     assert loaded.test_labels.shape == (20,)
     np.testing.assert_array_equal(loaded.train_images[7] * np.float32(255), raw[7].reshape(-1))
 
 
 def test_each_missing_file_is_named_with_all_four(mnist: Path) -> None:
-    for name in dataset.MNIST_FILES:
+    for name in data.MNIST_FILES:
         path = next(mnist.glob(f"{name}*"))
         octets = path.read_bytes()
         path.unlink()
         with pytest.raises(
             UsageError, match=rf"has no {name}\[\.gz\].*train-images.*train-labels.*t10k-images.*t10k-lab"
         ):
-            dataset.load_mnist(mnist)
+            data.load_mnist(mnist)
         path.write_bytes(octets)
-    dataset.load_mnist(mnist)
+    data.load_mnist(mnist)
 
 
 @pytest.mark.parametrize("cut", [0, 3, 7, 20, -1])
@@ -262,7 +262,7 @@ def test_a_file_cut_anywhere_is_one_clear_error(mnist: Path, name: str, cut: int
     path = mnist / name
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(UsageError, match="damaged"):
-        dataset.load_mnist(mnist)
+        data.load_mnist(mnist)
 
 
 def test_other_damage_is_one_clear_error(mnist: Path) -> None:
@@ -272,17 +272,17 @@ def test_other_damage_is_one_clear_error(mnist: Path) -> None:
     good_images = images.read_bytes()
     labels.write_bytes(good + b"\0")
     with pytest.raises(UsageError, match="61 octets of data, 60 expected"):
-        dataset.load_mnist(mnist)
+        data.load_mnist(mnist)
     write_idx(labels, np.zeros(59, np.uint8))
     with pytest.raises(UsageError, match="not MNIST's"):
-        dataset.load_mnist(mnist)
+        data.load_mnist(mnist)
     write_idx(labels, np.full(60, 10, np.uint8))
     with pytest.raises(UsageError, match=r"outside 0\.\.9"):
-        dataset.load_mnist(mnist)
+        data.load_mnist(mnist)
     labels.write_bytes(good)
     images.write_bytes(bytes(octet ^ 0x5A for octet in good_images))
     with pytest.raises(UsageError, match="damaged"):
-        dataset.load_mnist(mnist)
+        data.load_mnist(mnist)
 
 
 def write_cifar(folder: Path, count: int = 40) -> Path:
@@ -298,7 +298,7 @@ def write_cifar(folder: Path, count: int = 40) -> Path:
 
 def test_cifar10_is_read_plane_by_plane_and_normalised(tmp_path: Path) -> None:
     path = write_cifar(tmp_path)
-    loaded = dataset.load_cifar10(tmp_path)
+    loaded = data.load_cifar10(tmp_path)
     assert loaded.train_images.shape == (40, 3 * 32 * 32)
     planes = loaded.train_images.reshape(40, 3, 32, 32)
     np.testing.assert_allclose(planes.mean((0, 2, 3)), 0, atol=1e-5)
@@ -316,7 +316,7 @@ def test_labels_of_cifar10_are_integers_of_ten_classes(change: Callable[[Any], A
     parts["y_train"] = np.broadcast_to(change(parts["y_train"]), parts["y_train"].shape)
     np.savez(tmp_path / "some.npz", **parts)
     with pytest.raises(UsageError, match=r"labels are no integers 0\.\.9"):
-        dataset.load_cifar10(tmp_path)
+        data.load_cifar10(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"PK\x03\x04junk", "array"])
@@ -328,9 +328,9 @@ def test_a_file_that_is_no_npz_is_named_in_our_words(content: bytes | str, tmp_p
         with path.open("wb") as file:
             np.save(file, np.zeros(3))
     with pytest.raises(UsageError, match=r"a.npz is damaged, or no \.npz file of x_train, y_train, x_test, y_test$"):
-        dataset.load_cifar10(path)
+        data.load_cifar10(path)
     with pytest.raises(UsageError, match=r"cannot read .*none.npz: No such file"):
-        dataset.load_cifar10(tmp_path / "none.npz")
+        data.load_cifar10(tmp_path / "none.npz")
 
 
 @pytest.mark.parametrize("spoilt", ["nothing", "text", "two", "keys", "shape", "labels"])
@@ -349,7 +349,7 @@ def test_a_file_that_is_not_cifar10_is_refused(spoilt: str, tmp_path: Path) -> N
             arrays["x_test" if spoilt == "shape" else "y_test"] = np.zeros((3, 28, 28), np.uint8)
         np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(UsageError):
-        dataset.load_cifar10(tmp_path)
+        data.load_cifar10(tmp_path)
 
 
 def write_batch(path: Path, images: np.ndarray[Any, np.dtype[np.uint8]], labels: list[int]) -> None:
@@ -358,14 +358,14 @@ def write_batch(path: Path, images: np.ndarray[Any, np.dtype[np.uint8]], labels:
 
 
 def test_python_batches_are_what_the_npz_file_is(tmp_path: Path) -> None:
-    expected = dataset.load_cifar10(write_cifar(tmp_path))
+    expected = data.load_cifar10(write_cifar(tmp_path))
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     with np.load(tmp_path / "some.npz") as stored:
         for number, part in ((1, slice(0, 25)), (2, slice(25, 40))):
             write_batch(folder / f"data_batch_{number}", stored["x_train"][part], stored["y_train"][part].tolist())
         write_batch(folder / "test_batch", stored["x_test"], stored["y_test"].tolist())
-    found = dataset.load_cifar10(folder)
+    found = data.load_cifar10(folder)
     for field in dataclasses.fields(expected):
         np.testing.assert_array_equal(getattr(found, field.name), getattr(expected, field.name))
 
@@ -385,8 +385,8 @@ def test_a_batch_that_is_none_is_named_and_runs_nothing(content: bytes | str, tm
     (tmp_path / "data_batch_1").write_bytes(content)
     (tmp_path / "test_batch").write_bytes(content)
     with pytest.raises(UsageError, match=r"data_batch_1 is no python batch of CIFAR-10: "):
-        dataset.load_cifar10(tmp_path)
+        data.load_cifar10(tmp_path)
     assert not (tmp_path / "harm").exists()
     (tmp_path / "data_batch_1").unlink()
     with pytest.raises(UsageError, match=r"has no data_batch_1 to data_batch_5 beside its test_batch"):
-        dataset.load_cifar10(tmp_path)
+        data.load_cifar10(tmp_path)

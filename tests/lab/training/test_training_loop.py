@@ -17,7 +17,7 @@ from netoffload.compressors.registry import get
 from netoffload.errors import UsageError
 from netoffload.lab.training import data, inprocess
 from netoffload.lab.training.config import PAPERS, TrainSettings, expand
-from netoffload.lab.training.dataset import Dataset, Images, load_digits
+from netoffload.lab.training.data import Dataset, Images, load_digits
 from netoffload.lab.training.doors import Door, ThreadCalls, door_for
 from netoffload.lab.training.loop import Timeline, iterate
 from netoffload.lab.training.models import MODELS

@@ -13,7 +13,7 @@ from netoffload.lab.training.checkpoint import describe
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 from netoffload.lab.training.data import make_noise
 from netoffload.lab.training.inprocess import run_threads, train
-from netoffload.lab.training.parallel import SplitReplica, batch_source
+from netoffload.lab.training.parallel import batch_source
 from netoffload.lab.training.replica import Replica
 from netoffload.methods import Sent
 
@@ -25,14 +25,11 @@ HYBRID = dataclasses.replace(MODEL, model="cnn", parallel="hybrid")
 def trained(settings: TrainSettings) -> list[tuple[Float32Array, Sent, float, str]]:
     """Return, by rank, the whole model's parameters, what was sent, the loss, and the SHA-256."""
     dataset = make_noise(settings.sample_shape, 24, 1)
-
     found = []
     for run in run_threads(settings, dataset):
         replica, loss = run.replica, run.loss
         assert loss is not None
-        assert isinstance(replica, SplitReplica)
-        assert replica._whole is not None
-        whole = torch.cat([tensor.detach().reshape(-1) for tensor in replica._whole.parameters()])
+        whole = torch.cat([tensor.detach().reshape(-1) for tensor in replica.whole.parameters()])
         found.append((whole.numpy(), run.sent, loss, replica.digest()))
     return found
 
