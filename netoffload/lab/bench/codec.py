@@ -41,7 +41,7 @@ from netoffload.lab.bench.settings import CodecSettings, parse_vector_octets
 from netoffload.lab.declared import Column, Finding, Progress, Table, percent, words
 from netoffload.lab.machine import cpu_model
 from netoffload.lab.models.gradients import gradients_from, parse_sigma, read_gradients
-from netoffload.lab.reports import Panel, Series, draw_panels
+from netoffload.lab.reports.panels import Panel, Series, draw_panels
 from netoffload.machine.environment import versions
 
 GAUSSIANS: Final = ("gaussian:0.001", "gaussian:0.01", "gaussian:0.1")

@@ -34,7 +34,8 @@ from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS
 from netoffload.lab.bench.settings import DdpSettings, training_of
 from netoffload.lab.declared import Finding, Progress, Table, rates
 from netoffload.lab.machine import cpu_model
-from netoffload.lab.reports import Panel, Series, draw_panels, draw_rows
+from netoffload.lab.reports.figure import draw_rows
+from netoffload.lab.reports.panels import Panel, Series, draw_panels
 from netoffload.lab.results import write_file
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
 from netoffload.lab.testbed.nics import NIC_IMPORTS

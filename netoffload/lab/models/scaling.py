@@ -18,7 +18,7 @@ from netoffload.lab.models.exchange import WAYS, Link, best_members, latency_bou
 from netoffload.lab.models.hardware import BEAT_BITS
 from netoffload.lab.models.settings import ScalingSettings, node_counts, rates_bps
 from netoffload.lab.models.simulation import Checked, checked
-from netoffload.lab.reports import Panel, Series, draw_panels
+from netoffload.lab.reports.panels import Panel, Series, draw_panels
 from netoffload.lab.units import parse_clock_hz
 
 

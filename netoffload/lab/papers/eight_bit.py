@@ -27,7 +27,7 @@ from netoffload.lab.bench import eight_bit as table2
 from netoffload.lab.bench.settings import EightBitSettings
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, printed
 from netoffload.lab.papers.runs import SEEDS, bars, mean_and_range, of_seeds, seeds_of, settings_of
-from netoffload.lab.reports import Panel, Series
+from netoffload.lab.reports.panels import Panel, Series
 from netoffload.lab.training.inprocess import Seen, learnt
 
 TYPES: Final = ("8bit-dynamic", "8bit-linear", "8bit-mantissa", "8bit-static")

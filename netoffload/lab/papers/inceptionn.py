@@ -28,7 +28,7 @@ from netoffload.lab.papers.runs import (
     on_links,
     settings_of,
 )
-from netoffload.lab.reports import Panel, Series
+from netoffload.lab.reports.panels import Panel, Series
 from netoffload.lab.testbed import NicSettings
 from netoffload.lab.training.inprocess import Seen, learnt
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from netoffload.lab.declared import Progress
-from netoffload.lab.reports import Panel
+from netoffload.lab.reports.panels import Panel
 
 Json = Any
 """The result of a measurement: dicts, lists, strings, numbers, None."""

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from netoffload.errors import UsageError
 from netoffload.lab import results
 from netoffload.lab.papers.item import HOLDS, Claim, Item, Kind, Paper, Reading
-from netoffload.lab.reports import draw_panels
+from netoffload.lab.reports.panels import draw_panels
 from netoffload.lab.results import StepRecord
 
 COLUMNS: Final = 100

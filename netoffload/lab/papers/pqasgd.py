@@ -22,7 +22,7 @@ from netoffload.lab.papers.runs import (
     seeds_of,
     settings_of,
 )
-from netoffload.lab.reports import Panel, Series
+from netoffload.lab.reports.panels import Panel, Series
 from netoffload.lab.training import data, inprocess
 from netoffload.lab.training.inprocess import Seen, learnt
 

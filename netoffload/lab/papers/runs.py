@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import Any, Final
 
 from netoffload.lab.papers.item import Json, Setting
-from netoffload.lab.reports import Panel, Series, method_name
+from netoffload.lab.reports.panels import Panel, Series
+from netoffload.lab.reports.summary import method_name
 from netoffload.lab.results import Record
 from netoffload.lab.testbed import NicSettings, TestbedSettings
 from netoffload.lab.training import run

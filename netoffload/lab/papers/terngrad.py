@@ -14,7 +14,7 @@ import numpy as np
 from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, printed
 from netoffload.lab.papers.runs import SEEDS, accuracies, bars, curve, mean_and_range, of_seeds, seeds_of, settings_of
-from netoffload.lab.reports import Panel, Series
+from netoffload.lab.reports.panels import Panel, Series
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.inprocess import Seen, learnt
 

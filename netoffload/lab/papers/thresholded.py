@@ -10,7 +10,7 @@ from netoffload.lab.bench.settings import ThresholdsSettings
 from netoffload.lab.bench.thresholds import Thresholds
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, rows
 from netoffload.lab.papers.runs import settings_of
-from netoffload.lab.reports import Panel, Series
+from netoffload.lab.reports.panels import Panel, Series
 from netoffload.lab.training import data, inprocess
 from netoffload.lab.training.config import TrainSettings
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from netoffload.lab.papers import page
 from netoffload.lab.papers.item import Item, Kind, Paper
-from netoffload.lab.reports import draw_panels
+from netoffload.lab.reports.panels import draw_panels
 
 STYLE: Final = """
 :root { color-scheme: light; }

@@ -33,42 +33,12 @@ from pathlib import Path
 
 from netoffload.errors import UsageError
 from netoffload.lab.reports.curves import draw_curves, has_curve
-from netoffload.lab.reports.figure import draw_figure, draw_rows
-from netoffload.lab.reports.panels import Panel, Series, draw_panels
-from netoffload.lab.reports.summary import (
-    EXCHANGE,
-    INLINE,
-    VIA_NICS,
-    Axis,
-    Summary,
-    get,
-    method_name,
-    split_name,
-    summarise,
-)
+from netoffload.lab.reports.figure import draw_figure
+from netoffload.lab.reports.summary import EXCHANGE, Axis, Summary, get, summarise
 from netoffload.lab.reports.table import WIDEST, describe_run, table_of, table_text
 from netoffload.lab.results import Record
 
-__all__ = [
-    "INLINE",
-    "VIA_NICS",
-    "WIDEST",
-    "Panel",
-    "Series",
-    "Summary",
-    "describe_run",
-    "draw_curves",
-    "draw_figure",
-    "draw_panels",
-    "draw_rows",
-    "get",
-    "method_name",
-    "split_name",
-    "summarise",
-    "table_of",
-    "table_text",
-    "write_report",
-]
+__all__ = ["WIDEST", "Summary", "describe_run", "draw_curves", "get", "summarise", "table_of", "table_text"]
 
 
 def write_report(records: Sequence[Record], folder: Path, axis: Axis = EXCHANGE) -> Summary:

@@ -12,7 +12,7 @@ from typing import Final
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.lab import results
-from netoffload.lab.reports import INLINE, VIA_NICS, split_name
+from netoffload.lab.reports.summary import INLINE, VIA_NICS, split_name
 from netoffload.lab.results import Record
 from netoffload.lab.testbed import NicSettings
 from netoffload.lab.training import checkpoint

@@ -20,7 +20,7 @@ from netoffload.lab.cli import reproduce
 from netoffload.lab.papers import eight_bit, inceptionn, page, runs, terngrad, web
 from netoffload.lab.papers.item import HOLDS, Claim, Item, Json, Kind, Paper, Reading, Setting, Step, printed
 from netoffload.lab.papers.reproduction import Reproduction
-from netoffload.lab.reports import Panel, Series
+from netoffload.lab.reports.panels import Panel, Series
 from tests.shared.commands import netoffload
 
 LAB = Path(__file__).parents[3] / "docs" / "lab"

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from netoffload.errors import UsageError
 from netoffload.lab import reports
 from netoffload.lab.reports.curves import curve_panels
-from netoffload.lab.reports.figure import lay_out
+from netoffload.lab.reports.figure import draw_figure, lay_out
 from netoffload.lab.reports.table import TIMES
 from netoffload.lab.results import Learning, Record, Spread, append_records
 from tests.lab.records import a_run
@@ -238,7 +238,7 @@ def test_a_report_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="cannot write the report"):
         reports.write_report(four_runs(), tmp_path / "taken")
     with pytest.raises(UsageError, match=r"the name of a figure ends in \.png, \.svg or \.pdf"):
-        reports.draw_figure(reports.summarise(four_runs()), tmp_path / "figure.nonsense")
+        draw_figure(reports.summarise(four_runs()), tmp_path / "figure.nonsense")
 
 
 def a_curve(exchange: str, wall_s: float, accuracies: dict[str, float], **configuration: Any) -> Record:

@@ -11,8 +11,8 @@ import pytest
 from netoffload.config import ENV_METER
 from netoffload.control import serve_control
 from netoffload.errors import ReplicaError, RunError, UsageError
-from netoffload.lab import reports
 from netoffload.lab.cli.training_runs import RunSeries
+from netoffload.lab.reports.summary import method_name
 from netoffload.lab.results import (
     ClassCounts,
     Learning,
@@ -349,4 +349,4 @@ def test_what_ranks_compressed_by_themselves_counts_as_what_nics_did() -> None:
     assert (record.traffic.raw_octets, record.traffic.payload_octets, record.traffic.ratio) == (800, 200, 4)
     assert record.traffic.classes == ClassCounts(100, 80, 20, 0)
     assert record.traffic.codec_s == 0.5
-    assert reports.method_name(record) == "inc+c inline"
+    assert method_name(record) == "inc+c inline"
