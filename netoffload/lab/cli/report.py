@@ -80,7 +80,7 @@ def _write_pages(folder: Path, out: Path | None, lab: Path | None, *, as_page: b
         raise UsageError(f"{folder} is no folder of netoffload reproduce: it has no records of an item")
     if as_page:
         path = (out or folder) / "index.html"
-        web.write(papers.PAPERS, folder, path)
+        path.write_text(web.text(papers.PAPERS, folder), encoding="utf-8")
         notes.print(f"written to {path}", highlight=False)
     if lab is not None:
         lab.write_text(page.lab_page(papers.PAPERS, folder), encoding="utf-8")

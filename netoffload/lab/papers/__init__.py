@@ -28,8 +28,6 @@ from netoffload.lab.papers.item import Item, Paper
 
 PAPERS: Final[Sequence[Paper]] = (inceptionn.PAPER, terngrad.PAPER, pqasgd.PAPER, thresholded.PAPER, eight_bit.PAPER)
 
-ALL: Final = "all"
-
 
 def items() -> dict[str, Item]:
     """Return every item by its name on the command line."""
@@ -39,10 +37,8 @@ def items() -> dict[str, Item]:
 def chosen(names: Sequence[str]) -> list[Item]:
     """Return the items that names stand for: each is an item's name, a paper's name, or ``all``."""
     known = items()
-    groups = {paper.name: list(paper.items) for paper in PAPERS} | {ALL: list(known.values())}
-    found: dict[str, Item] = {}
-    for name in names:
-        if name not in known and name not in groups:
-            raise UsageError(f"{name!r} is unknown: choose from {', '.join((*groups, *known))}")
-        found |= {item.name: item for item in groups.get(name, [known[name]] if name in known else [])}
-    return list(found.values())
+    meant = {paper.name: list(paper.items) for paper in PAPERS} | {"all": list(known.values())}
+    meant |= {name: [item] for name, item in known.items()}
+    if unknown := [name for name in names if name not in meant]:
+        raise UsageError(f"{unknown[0]!r} is unknown: choose from {', '.join(meant)}")
+    return list({item.name: item for name in names for item in meant[name]}.values())

@@ -56,13 +56,12 @@ def _relative_errors(values: Float32Array) -> dict[str, float]:
 def _layer_errors(setting: Setting) -> Json:
     iterations = 1000 if setting.is_full else 150
     settings = settings_of(setting, "dettmers-mnist", "mnist", nodes=1, batch=100, iterations=iterations)
-    starts = np.cumsum((0, *settings.model_spec.layer_sizes(settings.sample_shape)))
     kept: dict[str, list[dict[str, float]]] = {}
 
     def observe(iteration: int, seen: Seen) -> None:
         if iteration == iterations:
-            parts = [seen.own[0][starts[layer] : starts[layer + 1]].copy() for layer in WEIGHTS]
-            kept["data"] = [_relative_errors(part) for part in parts]
+            parts = seen.layout.split(seen.own[0])
+            kept["data"] = [_relative_errors(parts[layer]) for layer in WEIGHTS]
             kept["model"] = [_relative_errors(output.ravel()) for output in seen.outputs()]
 
     learnt(settings, observe=observe, say=setting.say)

@@ -18,6 +18,9 @@ from netoffload.lab.reports.panels import Panel
 Json = Any
 """The result of a measurement: dicts, lists, strings, numbers, None."""
 
+FULL: Final = "full"
+"""Effort of a run that may take hours; the other one is ``quick``."""
+
 HOLDS: Final = "holds"
 """Unit of a claim that is a statement: 1 is yes, 0 no."""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from netoffload.errors import UsageError
 from netoffload.lab import results
-from netoffload.lab.papers.item import HOLDS, Claim, Item, Kind, Paper, Reading
+from netoffload.lab.papers.item import FULL, HOLDS, Claim, Item, Kind, Paper, Reading
 from netoffload.lab.reports.panels import draw_panels
 from netoffload.lab.results import StepRecord
 
@@ -24,7 +25,6 @@ MOST_VALUES: Final = 12
 """With more claims that end alike, their line in docs/lab/papers.md has no values."""
 MOST_NAMES: Final = 8
 """In the command that measures them, more items are named as all: full ones only if there are no quick ones."""
-FULL: Final = "full"
 DIFFERING: Final = ("differs", "does not hold")
 
 
@@ -192,14 +192,13 @@ def origin(kept: Sequence[StepRecord]) -> str:
     return f"Commands: {commands}. Machine: {machines}. Date: {dates}. Commit: {commits}.{others}"
 
 
-def tally(all_items: Sequence[Item], folder: Path) -> Mapping[Kind, Mapping[str, int]]:
+def tally(all_items: Sequence[Item], folder: Path) -> Mapping[Kind, Counter[str]]:
     """Return how many claims of each kind have each verdict; those that are not reproducible here have one."""
-    counts: dict[Kind, dict[str, int]] = {kind: {} for kind in Kind}
+    counts: dict[Kind, Counter[str]] = {kind: Counter() for kind in Kind}
     for item in all_items:
         reading, kept = read(item, folder)
         for claim in item.claims:
-            verdict, of = claim.verdict(reading.found.get(claim.id)), counts[kind_of(claim, item, kept)]
-            of[verdict] = of.get(verdict, 0) + 1
+            counts[kind_of(claim, item, kept)][claim.verdict(reading.found.get(claim.id))] += 1
     return counts
 
 
@@ -228,7 +227,7 @@ def lab_page(papers: Sequence[Paper], folder: Path) -> str:
     lines = ["# The papers' tables and figures, theirs beside ours", "", INTRODUCTION]
     lines += [f"| kind | claims | {' | '.join(VERDICTS)} |", "|" + " --- |" * (len(VERDICTS) + 2)]
     for kind, of in counts.items():
-        verdicts = ["" if kind is Kind.NOT_HERE else str(of.get(verdict, 0)) for verdict in VERDICTS]
+        verdicts = ["" if kind is Kind.NOT_HERE else str(of[verdict]) for verdict in VERDICTS]
         lines.append(f"| {kind} | {sum(of.values())} | {' | '.join(verdicts)} |")
     lines += ["", "## What they come to", ""]
     for paper in papers:

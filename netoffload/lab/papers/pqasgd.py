@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, Final
 
-from netoffload.compressors import Layout, registry
+from netoffload.compressors import registry
 from netoffload.lab.bench.compressors import quality
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step
 from netoffload.lab.papers.runs import (
@@ -173,13 +173,12 @@ Q_CASES: Final = {
 def _q(setting: Setting) -> Json:
     iterations = 400 if setting.is_full else 100
     settings = settings_of(setting, "hdc", "mnist", iterations=iterations, learning_rate=0.05)
-    layout = Layout(settings.model_spec.layer_sizes(settings.sample_shape))
     kept: dict[str, dict[str, float]] = {}
 
     def observe(iteration: int, seen: Seen) -> None:
         if iteration in (1, iterations // 2, iterations):
             kept[str(iteration)] = {
-                name: quality(registry.parse(text), seen.own[0], layout, repeats=4).variance_ratio
+                name: quality(registry.parse(text), seen.own[0], seen.layout, repeats=4).variance_ratio
                 for name, text in Q_CASES.items()
             }
 

@@ -10,17 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.lab import results
 from netoffload.lab.machine import commit, cpu_model
-from netoffload.lab.papers.item import HOW_TO_GET, Item, Setting, Step
+from netoffload.lab.papers.item import FULL, HOW_TO_GET, Item, Setting, Step
 from netoffload.lab.results import StepRecord
 from netoffload.machine.environment import system_versions
-
-QUICK: Final = "quick"
-FULL: Final = "full"
 
 OnStep = Callable[[str, float], None]
 """Called with the name of what begins and the share that is done."""
@@ -77,7 +73,7 @@ class Reproduction:
     @property
     def effort(self) -> str:
         """The effort in a word, for the records."""
-        return FULL if self.is_full else QUICK
+        return FULL if self.is_full else "quick"
 
     def run(self, on_step: OnStep, on_news: OnStep = lambda _said, _share: None) -> list[Missed]:
         """Do every step that is not recorded, also after one that failed; return those that could not be done.

@@ -15,7 +15,6 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step, printed
 from netoffload.lab.papers.runs import SEEDS, accuracies, bars, curve, mean_and_range, of_seeds, seeds_of, settings_of
 from netoffload.lab.reports.panels import Panel, Series
-from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.inprocess import Seen, learnt
 
 CODERS: Final[Mapping[str, str | None]] = {
@@ -29,36 +28,29 @@ CLIP: Final = 2.5
 BINS: Final = 61
 
 
-def _starts(settings: TrainSettings) -> list[int]:
-    """Return where each of a model's layers begins."""
-    return [0, *itertools.accumulate(settings.model_spec.layer_sizes(settings.sample_shape))]
-
-
 def _histograms(setting: Setting) -> Json:
     iterations = 2000 if setting.is_full else 200
     settings = settings_of(setting, "lenet5", "mnist", nodes=2, batch=32, iterations=iterations)
-    starts = _starts(settings)
     layers = {"third convolution": 4, "first fully connected layer": 6}
     kept: dict[str, Any] = {}
 
     def observe(iteration: int, seen: Seen) -> None:
         if iteration != iterations:
             return
-        gradient, coded = seen.own[0], seen.coded()
+        of_layers = [seen.layout.split(whole) for whole in (seen.own[0], seen.coded(), seen.total)]
         for name, layer in layers.items():
-            part = slice(starts[layer], starts[layer + 1])
-            own = gradient[part]
+            own, coded, total = (parts[layer] for parts in of_layers)
             limit = CLIP * float(own.std())
             clipped = np.clip(own, -limit, limit)
-            vectors: dict[str, Float32Array] = {"a original": own, "b clipped": clipped, "c ternary": coded[part]}
-            vectors["d averaged"] = seen.total[part] / np.float32(2)
+            vectors: dict[str, Float32Array] = {"a original": own, "b clipped": clipped, "c ternary": coded}
+            vectors["d averaged"] = total / np.float32(2)
             edges = np.linspace(-1, 1, BINS + 1) * float(np.abs(own).max())
             cosine = float(own @ clipped) / float(np.linalg.norm(own) * np.linalg.norm(clipped))
             kept[name] = {
                 "edges": edges.tolist(),
                 "counts": {what: np.histogram(vector, edges)[0].tolist() for what, vector in vectors.items()},
                 "levels": {what: int(np.unique(vectors[what]).size) for what in ("c ternary", "d averaged")},
-                "zeros": float(np.mean(coded[part] == 0)),
+                "zeros": float(np.mean(coded == 0)),
                 "length": 100 * (1 - float(np.linalg.norm(clipped) / np.linalg.norm(own))),
                 "degrees": float(np.degrees(np.arccos(min(1.0, cosine)))),
             }
@@ -152,11 +144,11 @@ FIG3: Final = Item(
 def _sparsity(setting: Setting, coder: str, seed: int) -> Json:
     iterations = 2000 if setting.is_full else 200
     settings = settings_of(setting, "lenet5", "mnist", nodes=4, batch=32, iterations=iterations, seed=seed)
-    part, zeros = slice(*_starts(settings)[6:8]), {}
+    zeros: dict[str, float] = {}
 
     def observe(iteration: int, seen: Seen) -> None:
         if iteration % max(1, iterations // 30) == 0:
-            zeros[str(iteration)] = float(np.mean(seen.coded()[part] == 0))
+            zeros[str(iteration)] = float(np.mean(seen.layout.split(seen.coded())[6] == 0))
 
     every = max(1, iterations // 15)
     return learnt(settings, CODERS[coder], every=every, observe=observe, say=setting.say) | {"zeros": zeros}

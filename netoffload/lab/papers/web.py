@@ -40,13 +40,8 @@ READABLE: Final = 0.85
 """Least pixels per point of a figure; with fewer, its letters are too small."""
 
 
-def write(papers: Sequence[Paper], folder: Path, path: Path) -> None:
-    """Write the page of all records in a folder; items without a record are shown as missing."""
-    path.write_text(text(papers, folder), encoding="utf-8")
-
-
 def text(papers: Sequence[Paper], folder: Path) -> str:
-    """Return the page."""
+    """Return the page of all records in a folder; items without a record are shown as missing."""
     every = [item for paper in papers for item in paper.items]
     counts = "".join(
         f"<li>{kind}: {', '.join(f'{count} {verdict}' for verdict, count in of.items())}</li>"
