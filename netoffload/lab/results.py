@@ -21,7 +21,7 @@ import statistics
 import tempfile
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -395,11 +395,6 @@ def read_steps(folder: Path, item: str) -> dict[str, StepRecord]:
     return {record.step: record for record in found}
 
 
-def values(records: Mapping[str, StepRecord]) -> dict[str, Any]:
-    """Return the measured values, by step."""
-    return {step: record.value for step, record in records.items()}
-
-
 def write_file(path: Path, value: Any) -> None:
     """Write a dataclass as one object of JSON."""
     path.write_text(json.dumps(dataclasses.asdict(value), allow_nan=False, indent=1), encoding="utf-8")
@@ -461,11 +456,6 @@ def _to_format_3(record: dict[str, Any]) -> None:
     _add(record["versions"], machine=UNKNOWN)
 
 
-def _to_format_4(record: dict[str, Any]) -> None:
-    """In format 3 only NICs compress tagged data."""
-    _add(record["configuration"], offload="nic")
-
-
 def _to_format_5(record: dict[str, Any]) -> None:
     """In format 4 all runs use momentum SGD with steps, whole models and one bucket; parts and memory are unknown."""
     asked = record["configuration"]
@@ -477,23 +467,8 @@ def _to_format_5(record: dict[str, Any]) -> None:
     _add(record, first_iteration=0, timed_iterations=asked["iterations"], peak_memory_octets=None)
 
 
-def _to_format_6(record: dict[str, Any]) -> None:
-    """In format 5 a record has only the last loss."""
-    _add(record["learning"], loss_after={})
-
-
-def _to_format_8(record: dict[str, Any]) -> None:
-    """Up to format 7 nobody counts the tagged octets that cross raw."""
-    _add(record["traffic"], crossed_raw_octets=None)
-
-
 def _as_it_is(_record: dict[str, Any]) -> None:
     """This format has the keys of the last one."""
-
-
-def _steps_to_format_7(record: dict[str, Any]) -> None:
-    """Up to format 6 a step does not say how it trained."""
-    _add(record, settings=[])
 
 
 def _add(place: dict[str, Any], **new: object) -> None:
@@ -504,9 +479,22 @@ def _add(place: dict[str, Any], **new: object) -> None:
 
 Migrations = tuple[Callable[[dict[str, Any]], None], ...]
 
-RUN: Final[Migrations] = (_to_format_2, _to_format_3, _to_format_4, _to_format_5, _to_format_6, _as_it_is, _to_format_8)
-STEP: Final[Migrations] = (*5 * (_as_it_is,), _steps_to_format_7, _as_it_is)
-"""For records of training runs, and for those of steps."""
+RUN: Final[Migrations] = (
+    *(_to_format_2, _to_format_3),
+    lambda record: _add(record["configuration"], offload="nic"),  # in format 3 only NICs compress tagged data
+    _to_format_5,
+    lambda record: _add(record["learning"], loss_after={}),  # in format 5 a record has only the last loss
+    _as_it_is,
+    lambda record: _add(record["traffic"], crossed_raw_octets=None),  # up to format 7 nobody counts them
+)
+"""For records of training runs."""
+
+STEP: Final[Migrations] = (
+    *5 * (_as_it_is,),
+    lambda record: _add(record, settings=[]),  # up to format 6 a step does not say how it trained
+    _as_it_is,
+)
+"""For records of steps."""
 assert len(RUN) == len(STEP) == FORMAT - 1
 
 

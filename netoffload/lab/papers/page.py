@@ -63,7 +63,8 @@ def read(item: Item, folder: Path) -> tuple[Reading, list[StepRecord]]:
     """Return the reading of an item's records, and the records; without records the reading is empty."""
     kept = results.read_steps(folder, item.name)
     try:
-        return item.read(results.values(kept)) if kept else Reading({}, []), list(kept.values())
+        values = {step: record.value for step, record in kept.items()}
+        return item.read(values) if kept else Reading({}, []), list(kept.values())
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         path = results.steps_path(folder, item.name)
         raise UsageError(

@@ -30,19 +30,14 @@ from netoffload.lab.training.optimizers import OPTIMIZERS, SCHEDULES, Optimizer,
 if TYPE_CHECKING:
     from torch import nn
 
-OFFLOADS: Final = (Offload.NIC.value, Offload.INLINE.value)
-"""Who may compress a run's gradients; the method decides whether they are compressed at all."""
-
 WORKERS_MAX: Final = 64
 """Most ranks of a run: the most nodes of a testbed."""
 
 SEED_MAX: Final = 2**63 - 1
 """The largest seed that torch and NumPy both take."""
 
-
 FLOAT32: Final = "float32"
 """Name of the activations' type that is not compressed."""
-
 
 LEARNING_RATE_MAX: Final = {"terngrad": 0.01}
 """Methods that need a smaller learning rate than models begin with. Ternary gradients are mostly noise, and with 0.1
@@ -114,7 +109,7 @@ class TrainSettings:
         """Refuse what cannot be run."""
         # Unknown names are refused first.
         spec, model, data, _ = self.spec, self.model_spec, self.data_spec, self.dirichlet_alpha
-        check_choice("offload", self.offload, OFFLOADS)
+        check_choice("offload", self.offload, (Offload.NIC, Offload.INLINE))
         if not 1 <= self.nodes <= WORKERS_MAX:
             raise UsageError(f"{self.nodes} workers: choose 1..{WORKERS_MAX}")
         for name in ("iterations", "batch"):

@@ -141,8 +141,7 @@ class DdpReplica:
 
     def accuracy(self, dataset: Dataset) -> float:
         """Return the accuracy on the test set, 0..1."""
-        images, labels = (torch.from_numpy(np.array(part)) for part in (dataset.test_images, dataset.test_labels))
-        return accuracy_of(self._model.module, images, labels)
+        return accuracy_of(self._model.module, dataset)
 
     def sent_octets(self) -> tuple[int, int]:
         """Return the octets that a plain ring would have sent, and those that our hook sent; both 0 for other hooks."""

@@ -34,7 +34,7 @@ from netoffload.lab.training.data import Dataset
 from netoffload.lab.training.doors import AnyCalls, Door, door_for, warm_up_exchange
 from netoffload.lab.training.outcome import Parts, Step
 from netoffload.lab.training.parallel import batch_source, replica_of
-from netoffload.lab.training.replica import Batches, Replica, Travel, Watch
+from netoffload.lab.training.replica import Batches, Replica, Travel, Watch, accuracy_of
 from netoffload.methods import Sent
 
 Clock = Callable[[], float]
@@ -199,7 +199,7 @@ class RankRun:
             self.loss_after, self._losses = state["loss_after"], state["losses"]
             self.replica.load_state(state["replica"])
             self.door.remember(state["door"])
-        self.replica.seed_layers(self._exchange.rank)
+        self.replica.rank = self._exchange.rank
 
     def iterate(self, after_iteration: AfterIteration | None = None) -> None:
         """Do all iterations, each followed by ``after_iteration`` and what is due."""
@@ -229,9 +229,7 @@ class RankRun:
 
     def measure(self) -> float:
         """Return the accuracy on the test set, 0..1."""
-        images = torch.from_numpy(np.array(self._dataset.test_images))
-        labels = torch.from_numpy(np.array(self._dataset.test_labels))
-        return self.replica.accuracy(images, labels)
+        return accuracy_of(self.replica.whole, self._dataset)
 
     @property
     def loss(self) -> float | None:

@@ -90,9 +90,9 @@ class SplitReplica(Replica):
         """See :meth:`Replica.training_outputs`; returns the outputs for all workers' samples."""
         workers = self._settings.nodes
         # With --parallel model all ranks have the same samples, so the first layers must draw alike on all of them.
-        self._seed_layers_by(workers if self._is_model else self._rank)
+        self._seed_layers_by(workers if self._is_model else self.rank)
         inputs = self._before(images)
-        self._seed_layers_by(None if self._rank is None else workers + 1 + self._rank)
+        self._seed_layers_by(None if self.rank is None else workers + 1 + self.rank)
         outputs: torch.Tensor = self._behind(inputs)
         return outputs
 

@@ -30,6 +30,7 @@ from netoffload.collectives import Exchange
 from netoffload.compiled.arrays import Float32Array
 from netoffload.lab.training.capture import Layer
 from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.data import Dataset
 from netoffload.lab.training.networks import FullyConnected, cross_entropy
 from netoffload.methods import Sent
 
@@ -73,13 +74,14 @@ class Replica:
         gradient: float32[n], written by :meth:`backward`, averaged by the run's door, read by :meth:`update`.
         optimizer: changes the parameters, as the doors of ``netoffload.torch`` expect one.
         iteration: number of the iteration under way, from 0; decides learning rate and dropout.
+        rank: decides, with the run's seed and the iteration, what layers draw (dropout); None: torch's own draw.
         observe: doors call it with every part of the gradient before that travels.
         layers: every weight and every bias, in their order in both buffers.
     """
 
     def __init__(self, settings: TrainSettings, module: nn.Module | None = None) -> None:
         self._settings = settings
-        self._rank: int | None = None
+        self.rank: int | None = None
         self.iteration = 0
         self.observe: Observe = lambda _start, _values: None
         self._loss_factor = settings.loss_scale
@@ -150,7 +152,7 @@ class Replica:
     def training_outputs(self, images: torch.Tensor) -> torch.Tensor:
         """Return the model's outputs for a batch in training."""
         with _drawing if self._draws else contextlib.nullcontext():
-            self._seed_layers_by(self._rank)
+            self._seed_layers_by(self.rank)
             outputs: torch.Tensor = self.module(images)
         return outputs
 
@@ -178,10 +180,6 @@ class Replica:
         self._optimizer.param_groups[0]["lr"] = learning_rate
         self._optimizer_view.grad = self._flat_gradient
         self._optimizer.step()
-
-    def seed_layers(self, rank: int) -> None:
-        """Let the run's seed, this rank and the iteration decide what layers draw (dropout)."""
-        self._rank = rank
 
     def _seed_layers_by(self, number: int | None) -> None:
         if number is not None:
@@ -244,10 +242,6 @@ class Replica:
                 hook.remove()
         return [tensor.numpy().copy() for tensor in kept]
 
-    def accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """Return :func:`accuracy_of` the model."""
-        return accuracy_of(self.whole, images, labels)
-
 
 class ReplicaOptimizer(torch.optim.Optimizer):
     """A replica's update as one of torch's optimizers; its parameters are those whose gradients travel."""
@@ -286,12 +280,12 @@ class Watch:
             self._copy[start : start + values.size] = values
 
 
-def accuracy_of(module: nn.Module, samples: torch.Tensor, labels: torch.Tensor) -> float:
-    """Return the share of labels that are the largest output, of sequences over all their places.
+def accuracy_of(module: nn.Module, dataset: Dataset) -> float:
+    """Return the share of test labels that are the largest output, 0..1, of sequences over all their places.
 
-    Layers that differ between training and use (dropout, BatchNorm) do as in use. Samples are float32[n, features] or
-    int64[n, length], labels int64[n] or int64[n, length].
+    Layers that differ between training and use (dropout, BatchNorm) do as in use.
     """
+    samples, labels = (torch.from_numpy(np.array(part)) for part in (dataset.test_images, dataset.test_labels))
     each = (PASS_SAMPLES, PASS_VALUES // samples[0].numel(), PASS_LABELS // labels[0].numel())
     step = max(1, min(each))
     module.eval()

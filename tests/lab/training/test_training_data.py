@@ -333,11 +333,9 @@ def test_a_file_that_is_no_npz_is_named_in_our_words(content: bytes | str, tmp_p
         data.load_cifar10(tmp_path / "none.npz")
 
 
-@pytest.mark.parametrize("spoilt", ["nothing", "text", "two", "keys", "shape", "labels"])
+@pytest.mark.parametrize("spoilt", ["nothing", "two", "keys", "shape", "labels"])
 def test_a_file_that_is_not_cifar10_is_refused(spoilt: str, tmp_path: Path) -> None:
-    if spoilt == "text":
-        (tmp_path / "a.npz").write_text("no zip")
-    elif spoilt == "two":
+    if spoilt == "two":
         write_cifar(tmp_path).rename(tmp_path / "b.npz")
         write_cifar(tmp_path)
     elif spoilt != "nothing":

@@ -23,7 +23,7 @@ from netoffload.lab.training.loop import Timeline, iterate
 from netoffload.lab.training.models import MODELS
 from netoffload.lab.training.networks import FullyConnected
 from netoffload.lab.training.outcome import Parts
-from netoffload.lab.training.replica import Replica
+from netoffload.lab.training.replica import Replica, accuracy_of
 from netoffload.methods import Bucket, Member, Topology, method_for
 from netoffload.methods.payloads import PayloadRingReducer
 from netoffload.torch.staging import Staged, StagedSparse
@@ -120,8 +120,7 @@ def test_training_learns_over_the_compressed_ring(digits: Dataset) -> None:
     parameters, timeline = train(settings, digits)[0]
     replica = Replica(settings)
     replica.parameters[:] = parameters
-    images, labels = torch.from_numpy(digits.test_images), torch.from_numpy(digits.test_labels)
-    assert replica.accuracy(images, labels) > 0.8
+    assert accuracy_of(replica.module, digits) > 0.8
     assert timeline.losses[-1] < 1.0
 
 

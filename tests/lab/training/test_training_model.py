@@ -1,18 +1,21 @@
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim import lr_scheduler
 
 from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.data import Dataset
 from netoffload.lab.training.data_spec import GREY_28
 from netoffload.lab.training.doors import ThreadCalls
 from netoffload.lab.training.loop import average_buffers, warm_up
@@ -24,6 +27,10 @@ from netoffload.lab.training.replica import Replica, accuracy_of
 def a_batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(25, 784, generator=generator), torch.randint(0, 10, (25,), generator=generator)
+
+
+def accuracy(module: nn.Module, samples: torch.Tensor, labels: torch.Tensor) -> float:
+    return accuracy_of(module, Dataset(*2 * (samples.numpy(), labels.numpy())))
 
 
 def plain_hdc(seed: int) -> nn.Sequential:
@@ -66,7 +73,7 @@ def test_changing_the_flat_parameters_changes_the_model() -> None:
     images, labels = a_batch()
     replica.parameters.fill(0)
     assert replica.backward(images, labels) == pytest.approx(np.log(10))
-    assert replica.accuracy(images, torch.zeros(25, dtype=torch.int64)) == 1.0  # all outputs equal: argmax is 0
+    assert accuracy(replica.module, images, torch.zeros(25, dtype=torch.int64)) == 1.0  # all outputs equal: argmax is 0
 
 
 def test_a_power_of_two_scales_the_gradient_exactly_and_changes_no_update() -> None:
@@ -94,7 +101,7 @@ def test_accuracy_is_that_of_the_model_in_use_and_changes_nothing() -> None:
     replica.backward(*a_batch())
     before = replica.digest()
     images, labels = a_batch(1)
-    accuracies = {replica.accuracy(images, labels) for _ in range(20)}
+    accuracies = {accuracy(module, images, labels) for _ in range(20)}
     assert len(accuracies) == 1  # dropout would make it another one each time
     assert replica.digest() == before
     assert module.training
@@ -125,7 +132,7 @@ def test_warming_up_leaves_the_model_as_it_was() -> None:
 
 def test_dropout_of_an_iteration_depends_on_no_earlier_one() -> None:
     replica = Replica(TrainSettings("inc"), a_model_with_everything())
-    replica.seed_layers(1)
+    replica.rank = 1
 
     def loss_of(iteration: int) -> float:
         replica.iteration = iteration
@@ -141,14 +148,14 @@ def test_accuracy_of_sequences_counts_every_place() -> None:
     guesses = torch.where(torch.arange(128) < 32, labels, (labels + 1) % 4)
     repeat = nn.Embedding(4, 4)
     repeat.weight.data.copy_(torch.eye(4))
-    assert accuracy_of(repeat, guesses, labels) == 0.25
+    assert accuracy(repeat, guesses, labels) == 0.25
 
 
 def test_dropout_depends_on_seed_and_rank_alone() -> None:
     def losses(seed: int, rank: int) -> list[float]:
         replica = Replica(TrainSettings("inc", seed=seed), a_model_with_everything())
         torch.rand(rank + 3)  # whatever happened before
-        replica.seed_layers(rank)
+        replica.rank = rank
         return [replica.backward(*a_batch()) for _ in range(3)]
 
     assert losses(1, 0) == losses(1, 0)
@@ -198,12 +205,12 @@ def a_run(optimizer: str, **options: object) -> TrainSettings:
     return dataclasses.replace(TrainSettings("inc", nodes=1, optimizer=optimizer, learning_rate=0.02), **options)  # type: ignore[arg-type]
 
 
-def updated(replica: Replica, gradient: np.ndarray[tuple[int], np.dtype[np.float32]], iteration: int) -> None:
+def updated(replica: Replica, gradient: Float32Array, iteration: int) -> None:
     replica.gradient[:], replica.iteration = gradient, iteration
     replica.update()
 
 
-def drawn_gradients() -> list[np.ndarray[tuple[int], np.dtype[np.float32]]]:
+def drawn_gradients() -> list[Float32Array]:
     random = np.random.default_rng(1)
     return [random.normal(0, 0.3, 3985).astype(np.float32) for _ in range(STEPS)]
 
@@ -240,15 +247,12 @@ def test_a_scaled_gradient_is_as_good_as_a_plain_one(optimizer: str, clip_norm: 
 
 
 def test_what_an_optimizer_remembers_can_be_taken_over() -> None:
-    settings, given = a_run("adam"), drawn_gradients()
-    whole, first, second = (Replica(settings, a_net()) for _ in range(3))
-    for iteration, gradient in enumerate(given):
+    whole, first, second = (Replica(a_run("adam"), a_net()) for _ in range(3))
+    for iteration, gradient in enumerate(drawn_gradients()):
         updated(whole, gradient, iteration)
-    for iteration, gradient in enumerate(given[:2]):
-        updated(first, gradient, iteration)
-    second.load_state(first.state())
-    for iteration, gradient in enumerate(given[2:], 2):
-        updated(second, gradient, iteration)
+        if iteration == 2:
+            second.load_state(first.state())
+        updated(first if iteration < 2 else second, gradient, iteration)
     np.testing.assert_array_equal(second.parameters, whole.parameters)
 
 
@@ -269,20 +273,21 @@ def rates(schedule: str, iterations: int) -> list[float]:
     return [run.learning_rate_at(at) for at in range(iterations)]
 
 
-def test_schedules_are_those_of_torch() -> None:
-    made = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(made, 8, eta_min=0.05)
-    assert rates("cosine:last=0.1", 8) == pytest.approx([rate_of(cosine, made) for _ in range(8)])
-    made = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
-    polynomial = torch.optim.lr_scheduler.PolynomialLR(made, 8, power=0.5)
-    assert rates("polynomial", 8) == pytest.approx([rate_of(polynomial, made) for _ in range(8)])
-
-
-def rate_of(schedule: torch.optim.lr_scheduler.LRScheduler, made: torch.optim.Optimizer) -> float:
-    rate = float(made.param_groups[0]["lr"])
-    made.step()
-    schedule.step()
-    return rate
+@pytest.mark.parametrize(
+    ("text", "schedule"),
+    [
+        ("cosine:last=0.1", functools.partial(lr_scheduler.CosineAnnealingLR, T_max=8, eta_min=0.05)),
+        ("polynomial", functools.partial(lr_scheduler.PolynomialLR, total_iters=8, power=0.5)),
+    ],
+)
+def test_schedules_are_those_of_torch(text: str, schedule: Callable[..., lr_scheduler.LRScheduler]) -> None:
+    made, expected = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5), []
+    torchs = schedule(made)
+    for _ in range(8):
+        expected.append(made.param_groups[0]["lr"])
+        made.step()
+        torchs.step()
+    assert rates(text, 8) == pytest.approx(expected)
 
 
 def test_the_rate_rises_to_what_the_schedule_says() -> None:

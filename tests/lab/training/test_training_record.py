@@ -152,8 +152,8 @@ def outcomes_of_wa() -> list[RankOutcome]:
     return [first, second, server]
 
 
-def record_of(outcomes: list[RankOutcome]) -> Any:
-    settings = TrainSettings("wa", nodes=2, iterations=ITERATIONS)
+def record_of(outcomes: list[RankOutcome], method: str = "wa", **options: Any) -> Any:
+    settings = TrainSettings(method, nodes=2, iterations=ITERATIONS, **options)
     testbed = TestbedSettings(3, rate_bps=10**9, nic=NicSettings(bound_k=8))
     return make_record(settings, testbed, 9.6e8, "2026-01-01T00:00:00+00:00", outcomes)
 
@@ -182,10 +182,9 @@ def test_compression_efficiency_is_the_share_of_what_plain_gradients_take() -> N
 
 
 def test_a_periodic_method_is_timed_by_whole_periods() -> None:
-    settings = TrainSettings("psgd:p=2", nodes=2, iterations=5)
     wall_s, parts = (0.01, 0.11, 0.01, 0.13, 0.01), (Parts(0.01),) * 5
     workers = [dataclasses.replace(outcome, wall_s=wall_s, parts=parts) for outcome in outcomes_of_wa()[:2]]
-    record = make_record(settings, TestbedSettings(2), None, "2026-01-01T00:00:00+00:00", workers)
+    record = record_of(workers, "psgd:p=2")
     assert (record.timing.wall_s.minimum, record.timing.wall_s.maximum) == pytest.approx((0.06, 0.07))
     assert record.timing.compute_s.median == pytest.approx(0.01)
 
@@ -197,10 +196,12 @@ def test_replicas_that_differ_are_an_error_that_names_them() -> None:
         record_of(outcomes)
 
 
-def test_what_a_rank_leaves_is_read_back_and_its_absence_is_an_error(tmp_path: Path) -> None:
-    first = outcomes_of_wa()[0]
-    write_file(first.path(tmp_path, 0), first)
-    assert read_file(RankOutcome, RankOutcome.path(tmp_path, 0)) == first
+def test_a_job_and_what_a_rank_leaves_travel_as_files_and_their_absence_is_an_error(tmp_path: Path) -> None:
+    for value in (outcomes_of_wa()[0], RankJob(TrainSettings("inc+c", nodes=3, loss_scale=8), "/data")):
+        write_file(tmp_path / "a.json", value)
+        assert read_file(type(value), tmp_path / "a.json") == value
+    with pytest.raises(UsageError, match=r"cannot read .*other\.json"):
+        read_file(RankJob, tmp_path / "other.json")
     with pytest.raises(RunError, match=r"rank 1 left nothing: .*rank1\.json"):
         read_file(RankOutcome, RankOutcome.path(tmp_path, 1), "rank 1 left nothing", error=RunError)
 
@@ -225,14 +226,6 @@ def test_buckets_bound_what_payloads_take() -> None:
 def test_peak_memory_is_this_process_s() -> None:
     resident = 4096 * int(Path("/proc/self/statm").read_text().split()[1])
     assert peak_memory_octets() >= resident
-
-
-def test_a_job_travels_as_a_file(tmp_path: Path) -> None:
-    job = RankJob(TrainSettings("inc+c", nodes=3, loss_scale=8), "/data")
-    write_file(tmp_path / "job.json", job)
-    assert read_file(RankJob, tmp_path / "job.json") == job
-    with pytest.raises(UsageError, match=r"cannot read .*other\.json"):
-        read_file(RankJob, tmp_path / "other.json")
 
 
 def test_runs_that_do_not_fit_a_testbed_are_refused_before_anything_is_built() -> None:
@@ -332,10 +325,7 @@ def test_tagged_octets_that_nobody_compressed_are_in_the_record() -> None:
         dataclasses.replace(second, coded=by_nic(600, 9)),
         dataclasses.replace(server, coded=by_nic(900, 9)),
     ]
-    settings = TrainSettings("wa+c", nodes=2, iterations=ITERATIONS)
-    testbed = TestbedSettings(3, rate_bps=10**9, nic=NicSettings(bound_k=8))
-    record = make_record(settings, testbed, 9.6e8, "2026-01-01T00:00:00+00:00", outcomes)
-    assert record.traffic.crossed_raw_octets == 400 + 100
+    assert record_of(outcomes, "wa+c").traffic.crossed_raw_octets == 400 + 100
 
 
 def test_what_ranks_compressed_by_themselves_counts_as_what_nics_did() -> None:
@@ -343,9 +333,7 @@ def test_what_ranks_compressed_by_themselves_counts_as_what_nics_did() -> None:
     coded = Coded(0, {}, 400, 100, ClassCounts(50, 40, 10, 0), 0.25)
     first = dataclasses.replace(outcomes[0], coded=coded, sent=Sent(0, 400, GRADIENT_OCTETS))
     second = dataclasses.replace(first, rank=1, traffic=None, coded=dataclasses.replace(coded, codec_s=0.5))
-    settings = TrainSettings("inc+c", nodes=2, iterations=ITERATIONS, offload="inline")
-    testbed = TestbedSettings(2, rate_bps=10**9)
-    record = make_record(settings, testbed, 9.6e8, "2026-01-01T00:00:00+00:00", [first, second])
+    record = record_of([first, second], "inc+c", offload="inline")
     assert (record.traffic.raw_octets, record.traffic.payload_octets, record.traffic.ratio) == (800, 200, 4)
     assert record.traffic.classes == ClassCounts(100, 80, 20, 0)
     assert record.traffic.codec_s == 0.5
