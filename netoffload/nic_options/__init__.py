@@ -1,7 +1,7 @@
 """All options of a NIC, each defined once: a field of a dataclass, whose metadata describes it.
 
 Everything else is made from these fields: the NIC's command line (``netoffload_daemon.arguments``), the options of
-``netoffload up``, ``run``, ``train`` and ``demo`` (``netoffload.lab.cli.nic_parameters``), the arguments that a testbed
+``netoffload up``, ``run``, ``train`` and ``demo`` (``netoffload.lab.cli.grouped``), the arguments that a testbed
 gives to its NICs (:meth:`NicOptions.argv`), the variables of the systemd unit (:func:`unit_words`) and tables of the
 docs (:func:`option_table`, :func:`unit_table`). A new option is a new field here; the engine or the daemon implements
 it.

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
-import typing
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +11,7 @@ import typer
 from netoffload.cli.app import app, console, notes, progress_bar
 from netoffload.lab.bench.settings import EXPERIMENTS, AdviseSettings
 from netoffload.lab.cli.figures import drawn, report_on_exit
-from netoffload.lab.cli.grouped import Group, with_groups
+from netoffload.lab.cli.grouped import shows_settings
 from netoffload.lab.declared import Experiment, Finding, Settings, Table
 from netoffload.lab.models.settings import MODELS
 
@@ -38,39 +34,8 @@ def command_of(settings: type[Settings]) -> Callable[..., None]:
             notes.print(f"the figure is in {path}", highlight=False)
 
     command.__doc__ = settings.__doc__
-    return with_groups(command, {"asked": options_of(settings)})
-
-
-def shows_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace the parameter ``asked`` of a command, a class of settings, by one for each of them."""
-    return with_groups(command, {"asked": options_of(typing.get_type_hints(command)["asked"])})
-
-
-def options_of(settings: type[Any]) -> Group:
-    """Return the parameters of a command, and the function that makes settings of their values."""
-    kinds, options = typing.get_type_hints(settings), []
-    tuples: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        given, kind = field.metadata["setting"], kinds[field.name]
-        default = inspect.Parameter.empty if field.default is MISSING else field.default
-        if typing.get_origin(kind) is tuple:
-            tuples[field.name] = default
-            kind, default = list[typing.get_args(kind)[0]] | None, None  # type: ignore[misc]
-        more = {"help": given.help, "show_default": given.shown_default}
-        option = (
-            typer.Option(*given.flags, min=given.least, **more)
-            if given.argument is None
-            else typer.Argument(metavar=given.argument or None, **more)
-        )
-        place = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        options.append(inspect.Parameter(field.name, place, default=default, annotation=Annotated[kind, option]))
-
-    def made(**given: Any) -> Any:
-        for name, default in tuples.items():
-            given[name] = tuple(dict.fromkeys(given[name])) if given[name] else default
-        return settings(**given)
-
-    return options, made
+    command.__annotations__["asked"] = settings
+    return shows_settings(command)
 
 
 def run(experiment: Experiment[Finding], *, as_json: bool) -> None:

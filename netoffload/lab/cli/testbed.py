@@ -19,7 +19,7 @@ from netoffload.cli.app import app, console, notes
 from netoffload.compiled.progress import COMPILING
 from netoffload.errors import UsageError
 from netoffload.lab.cli.figures import drawn
-from netoffload.lab.cli.nic_parameters import flags_of, shows_nic_options
+from netoffload.lab.cli.grouped import flags_of, shows_nic_options
 from netoffload.lab.declared import Table, numbers, rates, words
 from netoffload.nic_options import NicSettings
 

@@ -26,9 +26,8 @@ from netoffload.lab.bench.settings import (
     RATE_HELP,
     training_of,
 )
-from netoffload.lab.cli.bench import shows_settings
 from netoffload.lab.cli.figures import report_on_exit
-from netoffload.lab.cli.nic_parameters import shows_nic_options
+from netoffload.lab.cli.grouped import shows_nic_options, shows_settings
 from netoffload.lab.cli.report import print_summary
 from netoffload.lab.cli.training_runs import (
     RunSeries,

@@ -9,7 +9,6 @@ it once per command, while the testbed is built. A fork is a process of its own,
 A launcher starts a *client* where it would start Python. The fork takes on its environment, descriptors, namespaces
 and folder; the client passes signals on, and ends as the fork ends. If the client is gone, the *keeper* kills the fork.
 If the owner is gone, server, keepers and ranks end. A NIC *outlives* both.
-Testbeds find processes by ``/proc/PID/environ``, the environment of their start; so a fork writes its own one there.
 Server and client are this file as a program: ``python -P forks.py serve LISTENER FOLDER MODULE...``, ``python -I -S
 forks.py ask SOCKET -m MODULE ARGUMENT...``; it imports the standard library only, and starts in milliseconds.
 """
@@ -46,9 +45,6 @@ PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # by a client
 READY: Final = b"ready"
 ENDED: Final = "the process that ranks and NICs are forks of has ended"
 MESSAGE_OCTETS_MAX: Final = 1 << 20
-HIGH_FD: Final = 256  # above all numbers that a program may want its descriptors to have
-ROOM: Final = {"NETOFFLOAD_ROOM": 4096 * "-"}
-"""Makes the server's first environment so much longer, in octets, than that of a fork, which takes its place."""
 
 
 @contextlib.contextmanager
@@ -62,29 +58,28 @@ def fork_server(modules: Collection[str], env: Mapping[str, str] = os.environ) -
 
     from netoffload.errors import TestbedError
 
-    env = {**RANK_ENV, **env}
-    folder = tempfile.mkdtemp(prefix="netoffload-forks-")
-    path = os.path.join(folder, "socket")
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(path)
-            listener.listen(1024)  # clients may wait for the imports
-            process = subprocess.Popen(
-                [sys.executable, "-P", __file__, "serve", str(listener.fileno()), folder, *modules],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[listener.fileno()],
-                env={**env, **ROOM},
-                start_new_session=True,  # a Ctrl-C is for its owner
-            )
-    except OSError as error:
-        raise TestbedError(f"cannot start the process that ranks and NICs are forks of: {error}") from error
-    try:
-        yield {ENV_FORK_SERVER: json.dumps({"path": path, "modules": [*modules], "read": _read_by_imports(env)})}
-    finally:
+    with tempfile.TemporaryDirectory(prefix="netoffload-forks-", ignore_cleanup_errors=True) as folder:
+        path = os.path.join(folder, "socket")
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                listener.bind(path)
+                listener.listen(1024)  # clients may wait for the imports
+                process = subprocess.Popen(
+                    [sys.executable, "-P", __file__, "serve", str(listener.fileno()), folder, *modules],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[listener.fileno()],
+                    env={**RANK_ENV, **env, "NETOFFLOAD_ROOM": 4096 * "-"},  # a fork's environment takes its place
+                    start_new_session=True,  # a Ctrl-C is for its owner
+                )
+        except OSError as error:
+            raise TestbedError(f"cannot start the process that ranks and NICs are forks of: {error}") from error
+        said = {"path": path, "modules": [*modules], "read": _read_by_imports(env)}
         with process:
-            process.terminate()  # even during its imports
-        shutil.rmtree(folder, ignore_errors=True)
+            try:
+                yield {ENV_FORK_SERVER: json.dumps(said)}
+            finally:
+                process.terminate()  # even during its imports
 
 
 @contextlib.contextmanager
@@ -106,7 +101,7 @@ def prepared_ranks(modules: Collection[str], env: Mapping[str, str] | None = Non
 def server_path(modules: Collection[str], env: Mapping[str, str] = os.environ) -> str | None:
     """Return the socket of the environment's server, if it has some modules and imported them as we would."""
     said = json.loads(env.get(ENV_FORK_SERVER, '{"modules": [], "path": "", "read": {}}'))
-    has_all = set(modules) <= set(said["modules"]) and said["read"] == _read_by_imports({**RANK_ENV, **env})
+    has_all = set(modules) <= set(said["modules"]) and said["read"] == _read_by_imports(env)
     return str(said["path"]) if has_all and os.path.exists(said["path"]) else None
 
 
@@ -117,7 +112,7 @@ def python_argv(modules: Collection[str] = (), env: Mapping[str, str] = os.envir
 
 
 def _read_by_imports(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(READ_BY_IMPORTS)}
+    return {name: value for name, value in {**RANK_ENV, **env}.items() if name.startswith(READ_BY_IMPORTS)}
 
 
 def connect(path: str, timeout_s: float | None = None) -> socket.socket:
@@ -133,21 +128,15 @@ def connect(path: str, timeout_s: float | None = None) -> socket.socket:
 
 
 def ask(
-    conn: socket.socket,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    fds: Sequence[int] = (0, 1, 2),
-    kept: Sequence[int] = (),
-    *,
-    outlives: bool = False,
+    conn: socket.socket, argv: Sequence[str], env: Mapping[str, str], fds: Sequence[int], *, outlives: bool = False
 ) -> tuple[int, int]:
     """Ask for one fork of ``-m MODULE ARGUMENT...``, with this process's namespaces and folder; return pid and pidfd.
 
-    ``fds`` are its standard input, output and error; ``kept`` keep their numbers. Then :func:`end_of` waits for its
-    end. If it ``outlives``, it goes on, in a session of its own, when ``conn`` closes or the server ends.
+    ``fds`` are its standard input, output and error, and others that keep their numbers. Then :func:`end_of` waits for
+    its end. If it ``outlives``, it goes on, in a session of its own, when ``conn`` closes or the server ends.
     """
-    said = {"argv": [*argv], "env": {**env}, "kept": [*kept], "pid": os.getpid(), "outlives": outlives}
-    socket.send_fds(conn, [json.dumps(said).encode()], [*fds, *kept])
+    said = {"argv": [*argv], "env": {**env}, "kept": fds[3:], "pid": os.getpid(), "outlives": outlives}
+    socket.send_fds(conn, [json.dumps(said).encode()], fds)
     pid, pidfds, _flags, _address = socket.recv_fds(conn, MESSAGE_OCTETS_MAX, 1)
     if not pid:
         raise ConnectionResetError(ENDED)
@@ -167,7 +156,7 @@ def be_client(path: str, argv: list[str]) -> None:
         conn = connect(path)
         # The program may run before it can get a signal, and its signals wait here until then.
         signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-        _pid, pidfd = ask(conn, argv, os.environ, kept=kept)
+        _pid, pidfd = ask(conn, argv, os.environ, [0, 1, 2, *kept])
     except ImportError as error:
         sys.exit(str(error))
     except OSError:
@@ -190,7 +179,7 @@ def be_client(path: str, argv: list[str]) -> None:
     sys.exit(ENDED if code is None else code)
 
 
-def serve(listener: socket.socket, folder: str, wanted: Sequence[str]) -> tuple[dict[str, Any], list[int]] | None:
+def serve(listener: socket.socket, folder: str, *wanted: str) -> tuple[dict[str, Any], list[int]] | None:
     """Return in each fork its request and descriptors, and None in the server after its owner has ended."""
     ready = READY
     try:
@@ -218,11 +207,9 @@ def serve(listener: socket.socket, folder: str, wanted: Sequence[str]) -> tuple[
 def _keep(conn: socket.socket, ready: bytes) -> tuple[dict[str, Any], list[int]]:
     """Return in a client's fork, and see both to their ends beside it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with contextlib.suppress(OSError):  # the client is gone
+    with contextlib.suppress(OSError, ValueError):  # the client is gone, or said nothing
         conn.send(ready)
         octets, fds, _flags, _address = socket.recv_fds(conn, MESSAGE_OCTETS_MAX, 16)
-        if not octets:
-            os._exit(0)
         request, keeper = json.loads(octets), os.getpid()
         if (pid := os.fork()) == 0:
             conn.close()
@@ -248,7 +235,7 @@ def _die_with(parent: int) -> None:
 
 def become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
     """Take on everything in a request except the program."""
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD) for fd in fds]
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 256) for fd in fds]  # above all numbers that a program may want
     for fd in fds:
         os.close(fd)
     for number, fd in zip((0, 1, 2, *request["kept"]), high, strict=True):
@@ -273,7 +260,7 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
 
 
 def _show_environment(env: Mapping[str, str]) -> None:
-    """Let ``/proc/PID/environ`` show an environment, our own variables first, as far as there is room."""
+    """Let ``/proc/PID/environ``, where testbeds look, show an environment: our variables first, while there is room."""
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
         start, end = map(int, file.read().rpartition(")")[2].split()[47:49])  # env_start, env_end (proc(5))
     names = sorted(env, key=lambda name: not name.startswith("NETOFFLOAD_"))
@@ -283,41 +270,31 @@ def _show_environment(env: Mapping[str, str]) -> None:
 
 
 def run(module: str) -> None:
-    """Run a program; end as Python does, but leave to the kernel what the server imported.
-
-    To take it apart, every fork would need a third of a second of a core.
-    """
+    """Run a program; end as Python does, but leave the server's imports to the kernel: that saves 0.3 s of a core."""
     code: Any = None
     try:
         sys.modules.pop(f"{module}.__main__", None)  # which the server imported, and of which runpy would warn
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = end.code
-    if "mpi4py.MPI" in sys.modules or not isinstance(code, int | None):
-        sys.exit(code)  # MPICH's goodbye to its launcher, and mpi4py's abort, come when Python and libc end
-    # As the children of multiprocessing do.
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, ValueError):  # Python has an exit code of its own for it
-        sys.exit(code)
-    ctypes.CDLL(None).fflush(None)
-    os._exit(code or 0)
-
-
-def main(role: str, place: str, *words: str) -> None:
-    """Be a client, or serve; in a fork, run the program that was asked for."""
-    if role == "ask":
-        be_client(place, [*words])
-    elif asked := serve(socket.socket(fileno=int(place)), words[0], words[1:]):
-        become(*asked)
-        _, module, *arguments = asked[0]["argv"]
-        sys.argv = [module, *arguments]
-        sys.path.insert(0, os.getcwd())  # as Python does for -m
-        run(module)
+    if "mpi4py.MPI" not in sys.modules and isinstance(code, int | None):
+        # As the children of multiprocessing do.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        with contextlib.suppress(OSError, ValueError):  # Python has an exit code of its own for it
+            sys.stdout.flush()
+            sys.stderr.flush()
+            ctypes.CDLL(None).fflush(None)
+            os._exit(code or 0)
+    sys.exit(code)  # MPICH's goodbye to its launcher, and mpi4py's abort, come when Python and libc end
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    _, role, place, *words = sys.argv
+    if role == "ask":
+        be_client(place, words)
+    elif asked := serve(socket.socket(fileno=int(place)), *words):
+        become(*asked)
+        _, *sys.argv = asked[0]["argv"]
+        sys.path.insert(0, os.getcwd())  # as Python does for -m
+        run(sys.argv[0])

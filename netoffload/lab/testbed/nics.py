@@ -160,9 +160,9 @@ def _start_all(conns: Sequence[socket.socket], plan: Plan, nodes: Sequence[NodeP
                     if ran_before:
                         log_file.write(separator)
                     argv = ["-m", "netoffload_daemon", *nic_argv(plan, node, writer)]
-                    fds = nothing.fileno(), log_file.fileno(), log_file.fileno()
+                    fds = [nothing.fileno(), log_file.fileno(), log_file.fileno(), writer]
                     try:
-                        pid, pidfd = forks.ask(conn, argv, {**os.environ, name: value}, fds, [writer], outlives=True)
+                        pid, pidfd = forks.ask(conn, argv, {**os.environ, name: value}, fds, outlives=True)
                     finally:
                         os.close(writer)
                 os.close(pidfd)
