@@ -246,11 +246,6 @@ def mega(count: float, form: str = ".4g") -> str:
     return f"{count / 1e6:{form}}"
 
 
-def milli(time_s: float) -> str:
-    """Write a time in milliseconds."""
-    return f"{time_s * 1e3:.1f}"
-
-
 def percent(share: float) -> str:
     """Write a share in per cent, without the sign."""
     return f"{100 * share:.1f}"

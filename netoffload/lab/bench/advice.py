@@ -34,7 +34,7 @@ from netoffload.config import Offload, check_bound_k, format_rate
 from netoffload.errors import UsageError
 from netoffload.lab.bench.compressors import SHORTEST_S, quality, speeds
 from netoffload.lab.bench.settings import AdviseSettings
-from netoffload.lab.declared import AllOrNothing, Finding, Progress, Table, mega, milli
+from netoffload.lab.declared import AllOrNothing, Finding, Progress, Table, mega
 from netoffload.lab.machine import cpu_model
 from netoffload.lab.models import advice
 from netoffload.lab.models.advice import Coding, Network, Prediction, Workload
@@ -86,7 +86,7 @@ class Findings(Finding):
         yield (
             f"{network.ranks} ranks, {format_rate(network.rate_bps)}, {format_ms(network.delay_s)} ms one way "
             f"({network.source}); {work.name}: {mega(work.gradient_octets)} MB of gradients, "
-            f"{milli(work.compute_s)} ms of computing"
+            f"{work.compute_s * 1e3:.1f} ms of computing"
         )
         caption = "A step of each rank: MB that it sends; ms; worst error over the codec's bound"
         names = "exchange wire_octets wire_s codec_s delays_s step_s speedup relative_error worst_over_bound"

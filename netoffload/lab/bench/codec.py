@@ -35,7 +35,7 @@ from netoffload.compiled.octets import copy_octets
 from netoffload.compressors import libraries
 from netoffload.config import CODECS, check_bound_k, check_choice
 from netoffload.errors import RunError
-from netoffload.lab.bench.compressors import HDC, gradients_of_hdc
+from netoffload.lab.bench.compressors import HDC
 from netoffload.lab.bench.experiment import Contender, take_turns
 from netoffload.lab.bench.settings import CodecSettings, parse_vector_octets
 from netoffload.lab.declared import Column, Finding, Progress, Table, percent, words
@@ -214,7 +214,9 @@ class CodecSpeed:
         if HDC in names:
             progress("training HDC for a sample of its gradients")
             try:
-                vectors[HDC] = np.resize(gradients_of_hdc(asked.seed), floats)
+                from netoffload.lab.training.inprocess import sample_gradients
+
+                vectors[HDC] = np.resize(sample_gradients(seed=asked.seed), floats)
             except ModuleNotFoundError:
                 if asked.data:
                     raise

@@ -163,15 +163,10 @@ class Compressors(AllOrNothing[Findings]):
             vectors = read_gradients(asked.gradients)
             return asked.gradients.name, np.ascontiguousarray(vectors.reshape(-1, vectors.shape[-1])[0])
         if asked.data == HDC:
-            return HDC, gradients_of_hdc(asked.seed, vectors=1)[0].copy()
+            from netoffload.lab.training.inprocess import sample_gradients
+
+            return HDC, sample_gradients(1, asked.seed)[0].copy()
         return asked.data, gradient_of(0, parse_vector_octets(asked.size) // 4, parse_sigma(asked.data), asked.seed)
-
-
-def gradients_of_hdc(seed: int, vectors: int = 4) -> Float32Array:
-    """Train HDC and return some of its gradients, float32[vectors, n]."""
-    from netoffload.lab.training.inprocess import sample_gradients
-
-    return sample_gradients(vectors=vectors, seed=seed)
 
 
 def _layout(layers: str | None, count: int) -> Layout:

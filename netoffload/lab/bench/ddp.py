@@ -30,7 +30,7 @@ from netoffload.lab.bench.jobs import (
     check_nodes,
     record_of_ranks,
 )
-from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS
+from netoffload.lab.bench.rank_ddp import UNTIMED_STEPS, DdpJob
 from netoffload.lab.bench.settings import DdpSettings, training_of
 from netoffload.lab.declared import Finding, Progress, Table, rates
 from netoffload.lab.machine import cpu_model
@@ -40,7 +40,6 @@ from netoffload.lab.results import write_file
 from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
 from netoffload.lab.testbed.nics import NIC_IMPORTS
 from netoffload.lab.training import IMPORTED, data
-from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.data import save
 from netoffload.lab.training.run import time_limit_s
 from netoffload.lab.units import parse_rate_bps
@@ -66,6 +65,18 @@ class Conditions(Finding):
     versions: dict[str, str]
     failed: dict[str, str | None]
 
+    @property
+    def title(self) -> str:
+        """Model, data, accuracy to reach, nodes, batch, number of timed steps, and rates."""
+        asked, training = self.configuration, self.configuration["training"]
+        goal, steps = (
+            (f" to {asked['until']:.4g}", "") if "until" in asked else ("", f", {training['iterations']} steps")
+        )
+        return (
+            f"{training['model']} on {training['data']}{goal}, {asked['nodes']} nodes, batch {training['batch']}"
+            f"{steps}, {rates(asked['rate_bps'], self.rate_bps_measured)}"
+        )
+
     def missing(self) -> Iterator[str]:
         """Yield a line for each contender without a result."""
         for name, reason in self.failed.items():
@@ -77,15 +88,6 @@ class Findings(Conditions):
     """Everything that was measured."""
 
     results: list[DdpResult]
-
-    @property
-    def title(self) -> str:
-        """Model, data, nodes, batch, steps and rates."""
-        asked, training = self.configuration, self.configuration["training"]
-        return (
-            f"{training['model']} on {training['data']}, {asked['nodes']} nodes, batch {training['batch']}, "
-            f"{training['iterations']} steps, {rates(asked['rate_bps'], self.rate_bps_measured)}"
-        )
 
     def shown(self) -> Iterator[Table | str]:
         """See :meth:`Finding.shown`."""
@@ -103,15 +105,6 @@ class Race(Conditions):
     """The contenders' ways to an accuracy."""
 
     results: list[RaceResult]
-
-    @property
-    def title(self) -> str:
-        """The accuracy, model, data, nodes, batch and rates."""
-        asked, training = self.configuration, self.configuration["training"]
-        return (
-            f"{training['model']} on {training['data']} to {asked['until']:.4g}, {asked['nodes']} nodes, "
-            f"batch {training['batch']}, {rates(asked['rate_bps'], self.rate_bps_measured)}"
-        )
 
     def shown(self) -> Iterator[Table | str]:
         """See :meth:`Finding.shown`: the fastest first, and who of ours loses."""
@@ -150,6 +143,7 @@ class Ddp:
             check_choice("contender", name, tuple(DDP_HOOKS))
         check_bound_k(asked.bound)
         check_nodes(asked.nodes)
+        self._factors: tuple[float, ...] = ()
         if asked.until is not None:
             self._factors = _factors(asked)
             if through := [name for name in self._names if DDP_HOOKS[name].nic_codec]:
@@ -217,16 +211,12 @@ class Ddp:
         nic = None if codec is None else NicSettings(codec, asked.bound)
         with Testbed(make_plan(replace(self._bed, nic=nic), new_run_id()), progress=progress) as bed:
             assert bed.rate_bps_measured is not None  # two nodes at least, and probed
+            own: dict[str, Any] = {"bound_k": asked.bound, "names": tuple(names), "rounds": asked.repeat}
+            own |= {"until": asked.until, "every": asked.every, "factors": self._factors}
             job = folder / "job.json"
-            write_file(job, RankJob(self._settings, str(folder), bound_k=asked.bound))
-            argv = ["-m", "netoffload.lab.bench.rank_ddp", "--job", str(job), "--rounds", str(asked.repeat)]
-            argv += [word for name in names for word in ("--what", name)]
-            runs = 1 + len(names)
-            if asked.until is not None:
-                argv += ["--until", str(asked.until), "--every", str(asked.every)]
-                argv += [word for one in self._factors for word in ("--factor", str(one))]
-                runs *= 1 + len(self._factors)
-            limit_s = runs * time_limit_s(self._settings, self._bed.rate_bps)
+            write_file(job, DdpJob(self._settings, str(folder), **own))
+            argv = ["-m", "netoffload.lab.bench.rank_ddp", "--job", str(job)]
+            limit_s = (1 + len(names)) * (1 + len(self._factors)) * time_limit_s(self._settings, self._bed.rate_bps)
 
             def told(_rank: int, lines: bytes) -> None:
                 progress(lines.decode(errors="replace").splitlines()[-1])
@@ -239,12 +229,12 @@ def _usual(asked: DdpSettings) -> tuple[str, ...]:
     return RACERS if asked.until is not None else tuple(name for name, hook in DDP_HOOKS.items() if hook.is_usual)
 
 
-def _factors(asked: DdpSettings) -> list[float]:
+def _factors(asked: DdpSettings) -> tuple[float, ...]:
     """Return the factors of the initial learning rate; refuses those, or an accuracy, out of range."""
     try:
-        factors = [float(word) for word in asked.factors.split(",")]
+        factors = tuple(float(word) for word in asked.factors.split(","))
     except ValueError:
-        factors = []
+        factors = ()
     if not factors or not all(0 < one < float("inf") for one in factors):
         raise UsageError(f"--factors {asked.factors!r} are not numbers above 0, with commas, like 0.5,1,2")
     if asked.until is None or not 0 < asked.until <= 1:

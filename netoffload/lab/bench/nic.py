@@ -1,12 +1,8 @@
 """Measures a pair of NICs beside plain wires and beside tunnels of other programs.
 
-A *stage* is one rate of the wires (or none). All its testbeds are up together, and its contenders take turns, so a
-disturbance of the machine disturbs all of them. Medians are reported, with their spread::
-
-    round 1   kernel  bypass  bypass_kernel  coalesced  per_segment  coalesced_keyed  peers ...
-    round 2   kernel  bypass  bypass_kernel  coalesced  per_segment  coalesced_keyed  peers ...
-
-The first round is smaller and not timed. The tunnels and NICs of the other contenders are idle.
+A *stage* is one rate of the wires (or none). All its testbeds are up together, and its contenders take turns
+(``experiment``); the tunnels and NICs of the others are idle. The first round is smaller and not timed. Medians are
+reported, with their spread.
 
 The *limit* of a stream is the link if the sender's wire was busy for 95 % of the time. Else it is the cores if they
 were busy for 95 % of the time, other programs included. Else it is neither: processes waited for each other.

@@ -29,11 +29,25 @@ from netoffload.lab.bench.jobs import ALONE, DDP_HOOKS, DdpHook, DdpRecord, DdpR
 from netoffload.lab.results import read_file
 from netoffload.lab.testbed.build import octets_on_wires
 from netoffload.lab.training import ddp
-from netoffload.lab.training.config import RankJob, TrainSettings
+from netoffload.lab.training.config import RankJob
 from netoffload.lab.training.data import Dataset, open_saved
 from netoffload.machine.environment import system_versions, versions
 
 UNTIMED_STEPS: Final = 3
+
+
+@dataclass(frozen=True)
+class DdpJob(RankJob):
+    """What every rank reads: contenders that take turns in rounds or, with ``until``, race to this accuracy.
+
+    ``every`` is the number of steps between two accuracies, ``factors`` are of the learning rate.
+    """
+
+    names: tuple[str, ...] = ()
+    rounds: int = 1
+    until: float | None = None
+    every: int = 0
+    factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,10 +71,10 @@ def steps_of(number: int, steps: int, rounds: int) -> int:
     return timed * number // rounds - timed * (number - 1) // rounds
 
 
-def measure(job: RankJob, names: list[str], rounds: int) -> DdpRecord:
+def measure(job: DdpJob) -> DdpRecord:
     """Train all replicas; return the record (only rank 0's has all octets)."""
-    dataset, settings = open_saved(Path(job.dataset)), job.settings
-    hooks = {ALONE: DdpHook(ALONE)} | {name: DDP_HOOKS[name] for name in names}
+    dataset, settings, rounds = open_saved(Path(job.dataset)), job.settings, job.rounds
+    hooks = {ALONE: DdpHook(ALONE)} | {name: DDP_HOOKS[name] for name in job.names}
     replicas = {
         name: ddp.DdpReplica(settings, dataset, one.hook, _options(one, job.bound_k)) for name, one in hooks.items()
     }
@@ -92,31 +106,23 @@ def measure(job: RankJob, names: list[str], rounds: int) -> DdpRecord:
     return DdpRecord(system_versions() | versions("torch"), tuple(results))
 
 
-def race(job: RankJob, names: list[str], until: float, every: int, factors: list[float]) -> DdpRecord:
+def race(job: DdpJob, until: float) -> DdpRecord:
     """Train one contender after the other; return the record (only rank 0's has all octets)."""
     dataset, settings = open_saved(Path(job.dataset)), job.settings
     usual = settings.resolved().learning_rate
     assert usual is not None
     results = []
-    for name in names:
-
-        def run(rate: float, samples: Dataset, steps: int, until: float, name: str = name) -> list[RacePoint]:
-            if ddp.rank() == 0:
-                print(f"{name}: learning rate {rate:.3g}, {steps} steps", flush=True)
-            return _run(
-                replace(settings, learning_rate=rate), samples, DDP_HOOKS[name], job.bound_k, (steps, every, until)
-            )
-
+    for name in job.names:
         tried = dict[float, float]()
-        if len(factors) > 1:
+        if len(job.factors) > 1:
             apart, steps = held_out(dataset), max(1, settings.iterations // 4)
-            for rate in (usual * one for one in factors):
+            for rate in (usual * one for one in job.factors):
                 try:
-                    tried[rate] = run(rate, apart, steps, 2.0)[-1].accuracy
+                    tried[rate] = _run(job, name, rate, apart, steps, 2.0)[-1].accuracy
                 except (NetOffloadError, RuntimeError):  # all ranks raise, from a hook as RuntimeError
                     tried[rate] = 0.0
-        best = max(tried, key=tried.__getitem__, default=usual * factors[0])
-        curve = run(best, dataset, settings.iterations, until)
+        best = max(tried, key=tried.__getitem__, default=usual * job.factors[0])
+        curve = _run(job, name, best, dataset, settings.iterations, until)
         end = curve[-1]
         results.append(
             RaceResult(
@@ -142,17 +148,17 @@ def held_out(dataset: Dataset) -> Dataset:
     return Dataset(images[:kept], labels[:kept], images[kept:], labels[kept:])
 
 
-def _run(
-    settings: TrainSettings, dataset: Dataset, hook: DdpHook, bound_k: int | None, limits: tuple[int, int, float]
-) -> list[RacePoint]:
-    """Train a replica and return its accuracies. ``limits``: steps in all, steps between two, the accuracy to reach."""
-    steps, every, until = limits
-    replica = ddp.DdpReplica(settings, dataset, hook.hook, _options(hook, bound_k))
+def _run(job: DdpJob, name: str, rate: float, dataset: Dataset, steps: int, until: float) -> list[RacePoint]:
+    """Train a replica and return its accuracies: of this many steps, or until one is high enough."""
+    if ddp.rank() == 0:
+        print(f"{name}: learning rate {rate:.3g}, {steps} steps", flush=True)
+    hook = DDP_HOOKS[name]
+    replica = ddp.DdpReplica(replace(job.settings, learning_rate=rate), dataset, hook.hook, _options(hook, job.bound_k))
     curve, done, time_s, octets, accuracy = list[RacePoint](), 0, 0.0, 0, 0.0
     while done < steps and accuracy < until:
         ddp.barrier()
         before, start_s = _wire_octets(), time.perf_counter()
-        for _ in range(min(every, steps - done)):
+        for _ in range(min(job.every, steps - done)):
             replica.step()
             done += 1
         ddp.barrier()
@@ -210,18 +216,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m netoffload.lab.bench.rank_ddp", allow_abbrev=False)
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--what", action="append", required=True)
-    parser.add_argument("--until", type=float)
-    parser.add_argument("--every", type=int)
-    parser.add_argument("--factor", type=float, action="append")
     asked = parser.parse_args()
     with ddp.joined():
-        job = read_file(RankJob, asked.job)
-        if asked.until is None:
-            record = measure(job, asked.what, asked.rounds)
-        else:
-            record = race(job, asked.what, asked.until, asked.every, asked.factor)
+        job = read_file(DdpJob, asked.job)
+        record = measure(job) if job.until is None else race(job, job.until)
         if ddp.rank() == 0:
             asked.out.write_text(json.dumps(record.to_record()), encoding="utf-8")
         ddp.barrier()

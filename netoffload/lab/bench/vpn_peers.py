@@ -47,10 +47,8 @@ class Peer:
 
     def version(self) -> str:
         """Return the version that the program says it has, or ``unknown``."""
-        if (path := find_program(self.program)) is None:
-            return "missing"
         try:
-            words, quiet = [path, "--version"], subprocess.DEVNULL
+            words, quiet = [find_program(self.program) or self.program, "--version"], subprocess.DEVNULL
             asked = subprocess.run(words, capture_output=True, stdin=quiet, timeout=VERSION_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired):
             return "unknown"

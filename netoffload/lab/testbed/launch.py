@@ -345,10 +345,8 @@ def check_launcher(mpi: str) -> None:
 
 def find_mpiexec() -> Path | None:
     """Return MPICH's launcher: the one beside this interpreter (PyPI's ``mpich``), else the one on PATH."""
-    beside = Path(sys.executable).parent / "mpiexec.hydra"
-    if beside.exists():
-        return beside
-    found = shutil.which("mpiexec.hydra")
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which("mpiexec.hydra", path=beside) or shutil.which("mpiexec.hydra")
     return None if found is None else Path(found)
 
 

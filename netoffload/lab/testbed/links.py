@@ -21,7 +21,6 @@ class QdiscCounters:
 
     octets: int
     frames: int
-    drops: int
 
 
 class TestbedNamespace(Namespace):
@@ -47,8 +46,7 @@ class TestbedNamespace(Namespace):
     def add_tap(self, name: str, mtu: int, queue_len_frames: int) -> None:
         """Make a persistent TAP with IFF_NO_PI and IFF_VNET_HDR, to which a program can attach later.
 
-        Args:
-            queue_len_frames: how many frames (each up to 64 KiB) may wait for the program; the kernel drops others.
+        ``queue_len_frames`` frames (each up to 64 KiB) may wait for the program; the kernel drops others.
         """
 
         def add(links: Any) -> None:
@@ -59,13 +57,9 @@ class TestbedNamespace(Namespace):
         self.request(f"make TAP {name}", add)
 
     def add_address(self, name: str, address: str, network: str, congestion_control: str) -> None:
-        """Give a link that is up an IPv4 address, and its network a route with the given congestion control.
+        """Give a link that is up an address, ``10.98.1.1``, and its network, ``10.98.1.0/24``, a route.
 
         The sysctl of a namespace may only choose a congestion control that the host allows; a route may choose any.
-
-        Args:
-            address: without prefix length, ``10.98.1.1``.
-            network: with prefix length, ``10.98.1.0/24``.
         """
         prefix_len = int(network.partition("/")[2])
 
@@ -102,21 +96,15 @@ class TestbedNamespace(Namespace):
         self.request(f"count what arrives at {name} with a u32 filter", add)
 
     def qdisc_counters(self, kinds: Collection[str] = ("tbf", "pfifo")) -> dict[str, QdiscCounters]:
-        """Return the counters of the qdiscs of these kinds, by link name.
-
-        Args:
-            kinds: by default the kinds of :meth:`add_tbf` and :meth:`add_pfifo`; ``ingress`` for the other direction.
-        """
+        """Return the counters of the qdiscs of these kinds, by link name; ``ingress`` is of what arrives."""
 
         def read(links: Any) -> dict[str, QdiscCounters]:
             names = {link["index"]: str(link.get_attr("IFLA_IFNAME")) for link in links.get_links()}
-            found = [qdisc for qdisc in links.get_qdiscs() if qdisc.get_attr("TCA_KIND") in kinds]
-            return {names[qdisc["index"]]: _counters(qdisc) for qdisc in found if qdisc["index"] in names}
+            counted = {}
+            for qdisc in links.get_qdiscs():
+                if qdisc.get_attr("TCA_KIND") in kinds and qdisc["index"] in names:
+                    basic = qdisc.get_attr("TCA_STATS2").get_attr("TCA_STATS_BASIC")
+                    counted[names[qdisc["index"]]] = QdiscCounters(int(basic["bytes"]), int(basic["packets"]))
+            return counted
 
         return self.request("read its qdiscs", read)
-
-
-def _counters(qdisc: Any) -> QdiscCounters:
-    stats = qdisc.get_attr("TCA_STATS2")
-    basic, queue = stats.get_attr("TCA_STATS_BASIC"), stats.get_attr("TCA_STATS_QUEUE")
-    return QdiscCounters(octets=int(basic["bytes"]), frames=int(basic["packets"]), drops=int(queue["drops"]))
