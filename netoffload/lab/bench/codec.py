@@ -257,25 +257,22 @@ def measure(
     octets, classes = target.view(np.uint8), np.zeros(4, np.int64)
     halves = payload.copy()
     halves_len, middle = _encode_halves(encode, source, count, bound_k, halves, capacity)
-    half = halves_len, count, middle, parameter
-    encoded, length = encode(source, 0, count, bound_k, payload, 0, capacity, classes)
-    decodings: list[tuple[int, Callable[[], object]]] = [
-        (length, lambda: decode(payload, 0, length, count, parameter, octets, 0)),
-        (halves_len, lambda: decode_halves(halves, 0, *half, octets, 0)),
-    ]
-    for octets_read, decoding in decodings:
+    whole = source, 0, count, bound_k, payload, 0, capacity, classes
+    encoded, length = encode(*whole)
+    calls: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+        "compress": (encode, whole),
+        "decompress": (decode, (payload, 0, length, count, parameter, octets, 0)),
+        "decompress_halves": (decode_halves, (halves, 0, halves_len, count, middle, parameter, octets, 0)),
+    }
+    for name, octets_read in (("decompress", length), ("decompress_halves", halves_len)):
+        function, given = calls[name]
         target[:] = np.nan  # what an earlier decoding left must not pass for an answer
-        if (encoded, decoding()) != (count, octets_read) or target[:count].tobytes() != wanted.tobytes():
+        if (encoded, function(*given)) != (count, octets_read) or target[:count].tobytes() != wanted.tobytes():
             raise RunError(f"{codec.name} ({kernel}) is wrong: run 'netoffload verify codec'")
     max_error, mean_error = errors(values, wanted)
     figures = {"max_error": max_error, "mean_error": mean_error, "ratio": source.size / length}
     shares = (classes / count).tolist()  # now: timed calls count too
     times = max(1, math.ceil(SAMPLE_OCTETS / source.size))
-    calls: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-        "compress": (encode, (source, 0, count, bound_k, payload, 0, capacity, classes)),
-        "decompress": (decode, (payload, 0, length, count, parameter, octets, 0)),
-        "decompress_halves": (decode_halves, (halves, 0, *half, octets, 0)),
-    }
     tasks = {"memcpy": functools.partial(_copy_repeatedly, times, source, octets)}
     tasks |= {name: functools.partial(_repeatedly, function, times, given) for name, (function, given) in calls.items()}
     for name, (median_gbps, best_gbps) in speeds(tasks, times * source.size, repeat).items():

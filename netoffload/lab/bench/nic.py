@@ -95,6 +95,10 @@ UNSHAPED_ONLY: Final = ("kernel", "bypass_kernel")
 TAGGED: Final = tuple(name for name, way in WAYS.items() if way.tagged)
 
 
+OctetsOf = Callable[[int, bool], int]
+"""Takes the number of a round, and whether a stream is tagged; returns the stream's octets."""
+
+
 @dataclass
 class Stage:
     """One rate of the wires (None: unshaped): testbeds by kind, and what takes turns on them.
@@ -240,9 +244,8 @@ class NicBench:
             if reason := vpn_peers.missing(vpn_peers.PEERS[name]):
                 progress(f"without {name}: {reason}")
         with prepared_ranks(nics.NIC_IMPORTS):  # there are a dozen testbeds
-            self.stages.append(self._run_unshaped(progress))
-            for rate_bps in self._rates_bps:
-                self.stages.append(self._run_shaped(rate_bps, progress))
+            for rate_bps in (None, *self._rates_bps):
+                self.stages.append(self._run(rate_bps, progress))
 
     def findings(self, reason: str | None) -> Findings | None:
         """Return the findings; None: not even the unshaped stage is finished."""
@@ -288,58 +291,15 @@ class NicBench:
             load_average={"before": self._load_before, "after": os.getloadavg()[0]},
         )
 
-    def _run_unshaped(self, progress: Progress) -> Stage:
-        with self._stage(None, tuple(WAYS), ROUND_TRIP_KINDS.values(), progress) as stage:
-
-            def octets_of(_way: StreamKind, number: int) -> int:
-                return min(WARM_UP_OCTETS, self._size_octets) if number < 1 else self._size_octets
-
-            stage.contenders = {name: _through(stage, name, octets_of) for name in WAYS}
-            for name, kind in ROUND_TRIP_KINDS.items():
-                ping = functools.partial(_round_trips_us, stage.beds[kind], self._asked.round_trips)
-                stage.pings[name] = Contender(f"round-trip times, {name}", ping)
-            self._take_turns(stage, progress)
-        return stage
-
-    def _run_shaped(self, rate_bps: int, progress: Progress) -> Stage:
-        asked = self._asked
-        names = tuple(name for name in WAYS if name not in UNSHAPED_ONLY)
-        with (
-            self._stage(rate_bps, names, [PLAIN] if self._peers else [], progress) as stage,
-            contextlib.ExitStack() as tunnels,
-        ):
-
-            def raw_octets(number: int) -> int:
-                seconds = asked.seconds if number > 0 else min(WARM_UP_S, asked.seconds)
-                return max(4, int(rate_bps / 8 * seconds) // 4 * 4)
-
-            def octets_of(way: StreamKind, number: int) -> int:
-                return int(raw_octets(number) * (stage.payload.ratio if way.tagged else 1.0)) // 4 * 4
-
-            stage.contenders = {name: _through(stage, name, octets_of) for name in names}
-            for name in self._peers:
-                progress(f"{format_rate(rate_bps)}: starting {name}")
-                stage.contenders[name] = _through_peer(stage, name, raw_octets, tunnels)
-            self._take_turns(stage, progress)
-        return stage
-
-    def _take_turns(self, stage: Stage, progress: Progress) -> None:
-        text, repeat = _rate_text(stage.rate_bps), self._asked.repeat
-
-        def on_turn(name: str, number: int) -> None:
-            progress(f"{text}, round {number} of {repeat}: {name}")
-
-        take_turns([*stage.contenders.values(), *stage.pings.values()], repeat, warm_ups=1, on_turn=on_turn)
-
-    @contextlib.contextmanager
-    def _stage(
-        self, rate_bps: int | None, names: Sequence[str], kinds: Iterable[str], progress: Progress
-    ) -> Iterator[Stage]:
-        """Build the testbeds that the contenders need, one per kind; take them down afterwards."""
+    def _run(self, rate_bps: int | None, progress: Progress) -> Stage:
+        """Build the testbeds that a stage needs, one per kind, let its contenders take turns, and take them down."""
         asked, text = self._asked, _rate_text(rate_bps)
+        names = [name for name in WAYS if rate_bps is None or name not in UNSHAPED_ONLY]
+        others = [PLAIN] if self._peers else []
+        kinds = [*(ROUND_TRIP_KINDS.values() if rate_bps is None else others), *(WAYS[name].kind for name in names)]
         with contextlib.ExitStack() as stack:
             beds = {}
-            for kind in dict.fromkeys([*kinds, *(WAYS[name].kind for name in names)]):
+            for kind in dict.fromkeys(kinds):
                 nic = None if kind == PLAIN else replace(self._nic, **NIC_KINDS[kind])
                 plan = make_plan(TestbedSettings(2, rate_bps, asked.mtu, nic), new_run_id())
                 bed = Testbed(plan, check_rate=rate_bps is not None, progress=lambda said: progress(f"{text}: {said}"))
@@ -347,7 +307,31 @@ class NicBench:
             # In a testbed's own folder, which goes with the testbed even if this process is killed.
             folder = next(iter(beds.values())).make_scratch()
             payload = write_payload(self._values, get(self._nic.codec), self._nic.bound_k, folder)
-            yield Stage(rate_bps, payload, beds)
+            stage = Stage(rate_bps, payload, beds)
+
+            def octets_of(number: int, tagged: bool) -> int:
+                if rate_bps is None:
+                    return min(WARM_UP_OCTETS, self._size_octets) if number < 1 else self._size_octets
+                seconds = asked.seconds if number > 0 else min(WARM_UP_S, asked.seconds)
+                raw_octets = max(4, int(rate_bps / 8 * seconds) // 4 * 4)
+                return int(raw_octets * (payload.ratio if tagged else 1.0)) // 4 * 4
+
+            stage.contenders = {name: _through(stage, name, octets_of) for name in names}
+            if rate_bps is None:
+                for name, kind in ROUND_TRIP_KINDS.items():
+                    ping = functools.partial(_round_trips_us, beds[kind], asked.round_trips)
+                    stage.pings[name] = Contender(f"round-trip times, {name}", ping)
+            else:
+                for name in self._peers:
+                    progress(f"{text}: starting {name}")
+                    stage.contenders[name] = _through_peer(stage, name, octets_of, stack)
+
+            def on_turn(name: str, number: int) -> None:
+                progress(f"{text}, round {number} of {asked.repeat}: {name}")
+
+            contenders: list[Contender[Any]] = [*stage.contenders.values(), *stage.pings.values()]
+            take_turns(contenders, asked.repeat, warm_ups=1, on_turn=on_turn)
+        return stage
 
 
 def _octets_of(asked: NicBenchSettings, words: int) -> Float32Array:
@@ -367,14 +351,15 @@ def _rate_text(rate_bps: int | None) -> str:
     return "unshaped" if rate_bps is None else format_rate(rate_bps)
 
 
-def _through(stage: Stage, name: str, octets_of: Callable[[StreamKind, int], int]) -> Contender[StreamResult]:
+def _through(stage: Stage, name: str, octets_of: OctetsOf) -> Contender[StreamResult]:
     """Return a contender whose streams go one of :data:`WAYS`."""
     way = WAYS[name]
     bed = stage.beds[way.kind]
 
     def turn(number: int) -> StreamResult:
         carriers = nics.pids(bed.plan)
-        return checked(run_stream(bed, stage.payload, octets_of(way, number), tagged=way.tagged, carriers=carriers))
+        octets = octets_of(number, way.tagged)
+        return checked(run_stream(bed, stage.payload, octets, tagged=way.tagged, carriers=carriers))
 
     return Contender(name, turn)
 
@@ -393,7 +378,7 @@ def _round_trips_us(bed: Testbed, count: int, _number: int) -> list[float]:
 
 
 def _through_peer(
-    stage: Stage, name: str, octets_of: Callable[[int], int], tunnels: contextlib.ExitStack
+    stage: Stage, name: str, octets_of: OctetsOf, tunnels: contextlib.ExitStack
 ) -> Contender[StreamResult]:
     """Start a tunnel and return the contender whose streams go through it; the contender may fail."""
     peer, bed = vpn_peers.PEERS[name], stage.beds[PLAIN]
@@ -406,7 +391,7 @@ def _through_peer(
 
     def turn(number: int) -> StreamResult:
         assert tunnel is not None  # else it has failed, and takes no turn
-        octets, address, pids = octets_of(number), peer.address(1), tunnel.pids
+        octets, address, pids = octets_of(number, False), peer.address(1), tunnel.pids
         try:
             return checked(run_stream(bed, stage.payload, octets, tagged=False, address=address, carriers=pids))
         except RunError as error:
