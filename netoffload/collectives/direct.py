@@ -8,8 +8,6 @@ any time limit: it is late, and not stuck.
 Nothing is quantised: a block that stays with its owner does not pass a NIC, and is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -8,8 +8,6 @@ A transport may carry out whole rounds by itself (:meth:`Exchange.drive`). The a
 (:class:`RingRound` or :class:`Gathering`) of what they would do channel by channel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol

@@ -14,8 +14,6 @@ would round, and at last as the block's owner would. So the result has the bits 
 float32, so everything goes over the untagged channels, exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -13,8 +13,6 @@ Channels carry float32. So blocks travel in rows of whole words. NICs and ranks 
 every bit; another one would take two of these values for a float.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterator, Sequence
 from typing import Final

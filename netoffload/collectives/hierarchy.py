@@ -10,8 +10,6 @@ broadcast. One group may be faster than another, so the ranks of the second and 
 Until then a rank is late, and a transport may wait for it; after that a call in which no data moves is stuck.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Sequence

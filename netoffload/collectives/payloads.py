@@ -16,8 +16,6 @@ In ``alltoall_payloads`` each rank has a different payload for every other rank.
 must not change them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ bit, and so does the benchmark before it reports a time. ``round_trip`` is what 
 decode(encode(values)). If it is None, vectors stay exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -15,8 +15,6 @@ Reduce-scatter is phase 1 alone. Its walk begins one block earlier, so that rank
 phase 2 alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import cast

@@ -1,7 +1,5 @@
 """Vectors to try the collectives on: random ones like gradients, and ones whose sums are exact."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from netoffload.compiled.arrays import Float32Array

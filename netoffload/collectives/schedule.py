@@ -8,8 +8,6 @@ in step s rank i sends block (i - s) mod p. Steps 0 .. p-2 reduce (phase 1), ste
 the vector once, and chunks follow one another), a binomial tree for short ones (ceil(log2 p) hops instead of p-1).
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

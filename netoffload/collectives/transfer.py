@@ -1,7 +1,5 @@
 """Whole messages over non-blocking channels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final

@@ -5,8 +5,6 @@ the children in a fixed order, so that the result is the same in every run. ``sc
 chain and short ones a binomial tree.
 """
 
-from __future__ import annotations
-
 from netoffload.collectives.announcement import Announcement, Call, check_root, met
 from netoffload.collectives.exchange import Exchange, Quantise, combine, quantise_own
 from netoffload.collectives.operations import Operation

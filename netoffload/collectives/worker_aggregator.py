@@ -12,8 +12,6 @@ sum up as soon as all ranks below it have contributed, and parameters down as th
            a6             parameters down  (never tagged)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 

@@ -8,8 +8,6 @@ A thread that completes torch's Futures is in C++ for a moment after it woke who
 meanwhile, C++ would end the process by SIGABRT. So a close, and the end of the program, wait for the thread.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import threading

@@ -1,7 +1,5 @@
 """Ranks as threads of one process, joined by real TCP connections on loopback: for trying things out."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Each frame is a fixed part and a text. Several communicators of the same ranks s
 its context (``watch``), or all contexts. Every field is checked here, before anything uses it.
 """
 
-from __future__ import annotations
-
 import enum
 import struct
 from dataclasses import dataclass

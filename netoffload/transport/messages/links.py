@@ -7,8 +7,6 @@ control connection, and each of those does the same. The news reaches every rank
 paths, so no single rank can stop it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import math

@@ -14,8 +14,6 @@ rank's address, can speak as a rank here. From here on ranks know each other by 
 (``wiring.hello``), and the watch knows which ranks live.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Sequence
 from typing import Any, Final, Protocol

@@ -6,8 +6,6 @@ without a farewell. A call is *stuck* if all ranks have met and live, but no dat
 and a stuck call end the exchange on every rank.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import socket

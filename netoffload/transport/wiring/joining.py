@@ -12,8 +12,6 @@ whose connection ends before it was answered was perhaps taken for a stranger, a
 Nothing here blocks. The watch calls :meth:`Joiner.serve` when a socket is ready.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -90,8 +88,6 @@ class _Opening:
 
 @dataclass(frozen=True)
 class _Again:
-    """A connection to make again."""
-
     key: Key
     when_s: float
     deadline_s: float
@@ -136,7 +132,6 @@ class Joiner:
         self._opening[conn.fileno()] = _Opening(conn, deadline_s, key, tries=tries)
 
     def _connecting(self, key: Key) -> socket.socket:
-        """Return a socket that has begun to connect."""
         offer, lane = self._offers[key.peer], key.lane
         if lane is Lane.UNTAGGED and (near := nearby.connect(offer.token)) is not None:
             return near
