@@ -324,7 +324,6 @@ def _held(key: Hashable | None, own: Offer) -> Iterator[Shared | None]:
 
 
 def _keep(key: Hashable | None, shared: Shared) -> None:
-    """Keep a new watch for later set-ups of the group."""
     if key is None:
         return
     with _lock:

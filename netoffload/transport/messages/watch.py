@@ -296,7 +296,6 @@ class Watch:
             raise self.links.lost(rank, NO_FAREWELL)
 
     def _handle(self, rank: int, peer: Peer, frame: Frame) -> None:
-        """Do what a frame asks for."""
         if frame.kind is Kind.MESSAGE:
             octets = frame.count * FLOAT_OCTETS
             self._on_announcement(Message(rank, frame.tag, octets, context=frame.context, words=frame.text))

@@ -246,7 +246,6 @@ class _Line:
         self._frames: deque[Any] = deque()
 
     def send(self, words: Any, deadline_s: float) -> None:
-        """Send a frame."""
         octets = json.dumps(words).encode()
         self.conn.settimeout(max(deadline_s - time.monotonic(), PAUSE_S))
         self.conn.sendall(_LENGTH.pack(len(octets)) + octets)
@@ -304,7 +303,6 @@ class _Listener:
         self._strangers.clear()
 
     def descriptors(self) -> list[int]:
-        """Return what to wait for."""
         return [self._socket.fileno(), *self._strangers]
 
     def comes_from(self, line: _Line, rank: Any) -> bool:
