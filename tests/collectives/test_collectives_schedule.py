@@ -27,10 +27,7 @@ def test_what_is_received_is_what_the_left_neighbour_sends_and_what_is_sent_next
 
 @given(size=SIZES)
 def test_every_block_is_reduced_over_all_ranks_before_it_is_spread(size: int) -> None:
-    for walk_of, steps, owned in (
-        (schedule.allreduce_walk, size - 1, 1),
-        (schedule.reduce_scatter_walk, size - 1, 0),
-    ):
+    for walk_of, steps, owned in ((schedule.allreduce_walk, size - 1, 1), (schedule.reduce_scatter_walk, size - 1, 0)):
         walks = [walk_of(rank, size) for rank in range(size)]
         terms = [[[rank] for _ in range(size)] for rank in range(size)]
         for step in range(steps):

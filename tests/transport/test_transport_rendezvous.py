@@ -55,17 +55,6 @@ def test_a_store_that_breaks_is_no_rank_that_is_missing() -> None:
         StoreRendezvous(BrokenStore(), 0, 2, limit_s=10.0)("here")
 
 
-def test_a_store_gathers_again_and_again() -> None:
-    store = MemoryStore()
-
-    def body(rank: int) -> Any:
-        gather = StoreRendezvous(store, rank, 3, limit_s=10.0)
-        return [gather({"rank": rank}), gather(None), gather([rank] * 3)]
-
-    expected = [[{"rank": 0}, {"rank": 1}, {"rank": 2}], [None] * 3, [[0] * 3, [1] * 3, [2] * 3]]
-    assert on_threads(range(3), body) == [expected] * 3
-
-
 @pytest.mark.slow
 def test_a_rank_that_does_not_come_to_the_store_is_named() -> None:
     store = MemoryStore()
@@ -90,12 +79,7 @@ def test_addresses_gather_again_and_again_whoever_comes_first() -> None:
 @pytest.mark.slow
 def test_a_rank_that_does_not_come_to_the_first_address_is_named_on_all() -> None:
     addresses = [free_address()] * 4
-
-    def body(rank: int) -> Any:
-        with AddressRendezvous(addresses, rank, limit_s=2.0) as gather:
-            return gather("here")
-
-    for error in on_threads(range(3), body):
+    for error in on_threads(range(3), lambda rank: _gather_once(addresses, rank, Attempt(), 2.0)):
         assert isinstance(error, PeerLostError)
         assert str(error).startswith("rank 3 did not come to the set-up within 2 s")
 
@@ -188,8 +172,7 @@ def test_a_gather_succeeds_only_if_all_ranks_have_the_values() -> None:
 
     def body(rank: int) -> Any:
         if rank < 2:
-            with AddressRendezvous(addresses, rank, limit_s=10.0) as gather:
-                return gather("here")
+            return _gather_once(addresses, rank, Attempt(), 10.0)
         for _ in range(200):
             try:
                 conn = socket.create_connection(addresses[0], 10, ("127.0.0.3", 0))
@@ -313,22 +296,24 @@ def start(threads: ThreadPoolExecutor, store: Any, ranks: range, *args: Any) -> 
     return [threads.submit(gathered, store, rank, *args) for rank in ranks]
 
 
+def all_gathered(store: Any, attempt: Attempt, values: str) -> bool:
+    """Let all ranks gather twice; return whether each has the values of all."""
+    each = [f"{values}{rank}" for rank in range(SIZE)]
+    found = on_threads(range(SIZE), lambda rank: gathered(store, rank, attempt, 10.0, values))
+    return found == [[each, [f"{one}!" for one in each]]] * SIZE
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", range(SIZE))
 def test_what_a_rank_left_that_ended_between_any_two_steps_is_never_taken(victim: int) -> None:
-    expected = [[f"new{rank}" for rank in range(SIZE)], [f"new{rank}!" for rank in range(SIZE)]]
     for calls in itertools.count():
         store = MemoryStore()
+        stores: list[Any] = [store] * SIZE
+        stores[victim] = MortalStore(store, calls)
         with ThreadPoolExecutor(SIZE) as threads:
-            mortal: Any = MortalStore(store, calls)
-            first = [
-                threads.submit(gathered, mortal if rank == victim else store, rank, FIRST, 0.05, "old")
-                for rank in range(SIZE)
-            ]
+            first = [threads.submit(gathered, stores[rank], rank, FIRST, 0.05, "old") for rank in range(SIZE)]
             ended = [one.result() for one in first]
-        with ThreadPoolExecutor(SIZE) as threads:
-            second = start(threads, store, range(SIZE), SECOND, 10.0, "new")
-            assert [one.result() for one in second] == [expected] * SIZE, calls
+        assert all_gathered(store, SECOND, "new"), calls
         # On a busy machine the time limit may end the victim, before its calls are used up.
         if not isinstance(ended[victim], Exception) or calls > 40:
             break
@@ -346,9 +331,8 @@ def test_a_stale_offer_is_refused_by_name() -> None:
 
 def test_agents_that_count_their_restarts_differently_meet() -> None:
     store, attempts = MemoryStore(), [Attempt("job", "0", 1), Attempt("job", "0", 1), Attempt("job", "1", 0)]
-    with ThreadPoolExecutor(SIZE) as threads:
-        came = [threads.submit(gathered, store, rank, attempts[rank], 10.0, "") for rank in range(SIZE)]
-        assert [one.result()[0] for one in came] == [["0", "1", "2"]] * SIZE
+    came = on_threads(range(SIZE), lambda rank: gathered(store, rank, attempts[rank], 10.0, ""))
+    assert [gathers[0] for gathers in came] == [["0", "1", "2"]] * SIZE
 
 
 def test_of_two_processes_of_a_rank_the_later_one_counts() -> None:
@@ -387,18 +371,13 @@ def test_two_groups_meet_over_one_store_at_the_same_time() -> None:
     def body(group: int, rank: int) -> Any:
         return StoreRendezvous(store, rank, SIZE, 10.0, f"group{group}")([group, rank])
 
-    with ThreadPoolExecutor(2 * SIZE) as threads:
-        pairs = list(itertools.product(range(2), range(SIZE)))
-        for (group, _), found in zip(pairs, threads.map(lambda pair: body(*pair), pairs), strict=True):
-            assert found == [[group, rank] for rank in range(SIZE)]
+    found = on_threads(range(2 * SIZE), lambda number: body(*divmod(number, SIZE)))
+    assert found == [[[number // SIZE, rank] for rank in range(SIZE)] for number in range(2 * SIZE)]
 
 
 def test_set_ups_of_the_same_ranks_follow_each_other_over_the_same_keys() -> None:
     store = MemoryStore()
-    with ThreadPoolExecutor(SIZE) as threads:
-        for values in "abc":
-            came = start(threads, store, range(SIZE), FIRST, 10.0, values)
-            assert [one.result()[0] for one in came] == [[f"{values}{rank}" for rank in range(SIZE)]] * SIZE
+    assert all(all_gathered(store, FIRST, values) for values in "abc")
 
 
 def test_nonsense_in_the_store_is_named() -> None:
@@ -406,8 +385,7 @@ def test_nonsense_in_the_store_is_named() -> None:
     store.set("netoffload/ask/1", "[" * 200_000)
     missing = gathered(store, 0, FIRST, 0.1, "")
     assert "rank 1's ask in the store is no JSON value: RecursionError" in str(missing)
-    with ThreadPoolExecutor(SIZE) as threads:  # what stays there harms nobody
-        assert [one.result()[0] for one in start(threads, store, range(SIZE), FIRST, 10.0, "")] == [["0", "1", "2"]] * 3
+    assert all_gathered(store, FIRST, "")  # what stays there harms nobody
     gather = StoreRendezvous(MemoryStore(), 0, 1, 1.0)
     gather("here")
     assert isinstance(gather._store, MemoryStore)

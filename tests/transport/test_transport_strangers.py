@@ -125,8 +125,7 @@ def test_a_thousand_idle_strangers_take_no_ranks_descriptors() -> None:
 
 def give_address(namespace: Namespace, link: str, address: str) -> None:
     namespace.request(
-        "give an address",
-        lambda links: links.addr("add", index=index_of(links, link), address=address, prefixlen=24),
+        "give an address", lambda links: links.addr("add", index=index_of(links, link), address=address, prefixlen=24)
     )
 
 
