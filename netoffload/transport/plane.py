@@ -25,17 +25,8 @@ from typing import Any, SupportsIndex, TypeVar, cast
 import numpy as np
 
 from netoffload import log
-from netoffload.collectives import (
-    Half,
-    Operation,
-    Quantise,
-    ShortAllreduce,
-    allreduce_halves,
-    barrier,
-    is_short,
-    ring_allreduce,
-)
-from netoffload.collectives.exchange import Scratch, Vector
+from netoffload.collectives import Half, Operation, ShortAllreduce, allreduce_halves, barrier, is_short, ring_allreduce
+from netoffload.collectives.exchange import Quantise, Scratch, Vector
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
 from netoffload.collectives.ring import CHUNK_FLOATS, chunk_for
 from netoffload.compiled.arrays import Float32Array, Uint16Array
