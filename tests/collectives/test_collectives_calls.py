@@ -74,6 +74,21 @@ def run(size: int, body: Callable[[InProcessExchange], Float32Array], tagged: bo
     return [result.tobytes() for result in results]
 
 
+def in_place(size: int, count: int, tagged: bool, call: Callable[..., None]) -> list[bytes]:
+    """What a call leaves of each rank's vector."""
+
+    def body(exchange: InProcessExchange) -> Float32Array:
+        values = values_of(exchange.rank, count)
+        call(exchange, values, tagged=tagged)
+        return values
+
+    return run(size, body, tagged)
+
+
+def vectors_of(size: int, count: int) -> list[Float32Array]:
+    return [values_of(rank, count) for rank in range(size)]
+
+
 def uneven(count: int, size: int) -> list[int]:
     """Counts that differ from rank to rank; some are 0."""
     return [(count * rank) // max(size - 1, 1) for rank in range(size)]
@@ -85,15 +100,10 @@ def uneven(count: int, size: int) -> list[int]:
 @by_tag
 @pytest.mark.parametrize("operation", list(Operation))
 def test_ring_with_every_operation(size: int, count: int, tagged: bool, operation: Operation) -> None:
-    def body(exchange: InProcessExchange) -> Float32Array:
-        values = values_of(exchange.rank, count)
-        own = quantise if tagged else None
-        ring_allreduce(exchange, values, tagged=tagged, operation=operation, quantise=own, chunk_floats=CHUNK)
-        return values
-
-    vectors = [values_of(rank, count) for rank in range(size)]
-    expected = reference.ring_sum(vectors, round_trip if tagged else None, operation)
-    assert run(size, body, tagged) == [expected.tobytes()] * size
+    own, hop = (quantise, round_trip) if tagged else (None, None)
+    call = functools.partial(ring_allreduce, operation=operation, quantise=own, chunk_floats=CHUNK)
+    expected = reference.ring_sum(vectors_of(size, count), hop, operation)
+    assert in_place(size, count, tagged, call) == [expected.tobytes()] * size
 
 
 @every_case
@@ -107,8 +117,7 @@ def test_reduce_scatter_in_uneven_parts(size: int, count: int, tagged: bool) -> 
         span = spans[exchange.rank]
         return values[span.start : span.stop]
 
-    vectors = [values_of(rank, total) for rank in range(size)]
-    expected = reference.reduce_scatter(vectors, spans, round_trip if tagged else None)
+    expected = reference.reduce_scatter(vectors_of(size, total), spans, round_trip if tagged else None)
     assert run(size, body, tagged) == [block.tobytes() for block in expected]
 
 
@@ -134,23 +143,13 @@ def test_allgather_of_uneven_parts_with_gaps(size: int, count: int, tagged: bool
 @every_case
 def test_broadcast_and_reduce_from_and_to_every_root(size: int, count: int, tagged: bool) -> None:
     for root in {0, size // 2, size - 1}:
-
-        def down(exchange: InProcessExchange, root: int = root) -> Float32Array:
-            values = values_of(exchange.rank, count)
-            broadcast(exchange, values, root=root, tagged=tagged, quantise=quantise if tagged else None)
-            return values
-
-        def up(exchange: InProcessExchange, root: int = root) -> Float32Array:
-            values = values_of(exchange.rank, count)
-            reduce(exchange, values, root=root, tagged=tagged, operation=Operation.SUM, chunk_floats=CHUNK)
-            return values
-
+        down = functools.partial(broadcast, root=root, quantise=quantise if tagged else None)
         own = values_of(root, count)
         expected = round_trip(own) if tagged and size > 1 else own
-        assert run(size, down, tagged) == [expected.tobytes()] * size
-        vectors = [values_of(rank, count) for rank in range(size)]
-        total = reference.tree_reduction(vectors, root, round_trip if tagged else None)
-        assert run(size, up, tagged)[root] == total.tobytes()
+        assert in_place(size, count, tagged, down) == [expected.tobytes()] * size
+        up = functools.partial(reduce, root=root, operation=Operation.SUM, chunk_floats=CHUNK)
+        total = reference.tree_reduction(vectors_of(size, count), root, round_trip if tagged else None)
+        assert in_place(size, count, tagged, up)[root] == total.tobytes()
 
 
 @every_case
@@ -208,27 +207,18 @@ def groupings() -> Iterator[tuple[int, list[list[int]]]]:
 @by_tag
 @pytest.mark.parametrize("top", ["ring", "wa"])
 def test_hierarchies(size: int, groups: list[list[int]], count: int, tagged: bool, top: str) -> None:
-    def body(exchange: InProcessExchange) -> Float32Array:
-        values = values_of(exchange.rank, count)
-        own = quantise if tagged else None
-        hierarchical_allreduce(exchange, values, groups, tagged=tagged, top=top, quantise=own, chunk_floats=CHUNK)
-        return values
-
-    vectors = [values_of(rank, count) for rank in range(size)]
-    expected = reference.hierarchical_sum(vectors, groups, round_trip if tagged else None, top=top)
-    assert run(size, body, tagged) == [expected.tobytes()] * size
+    own, hop = (quantise, round_trip) if tagged else (None, None)
+    call = functools.partial(hierarchical_allreduce, groups=groups, top=top, quantise=own, chunk_floats=CHUNK)
+    expected = reference.hierarchical_sum(vectors_of(size, count), groups, hop, top=top)
+    assert in_place(size, count, tagged, call) == [expected.tobytes()] * size
 
 
 @every_case
 def test_aggregator_that_works_too(size: int, count: int, tagged: bool) -> None:
-    def body(exchange: InProcessExchange) -> Float32Array:
-        values = values_of(exchange.rank, count)
-        aggregator_allreduce(exchange, values, tagged=tagged, aggregator=size // 2, operation=Operation.MAX)
-        return values
-
-    vectors = [values_of(rank, count) for rank in range(size)]
-    expected = reference.aggregated(vectors, size // 2, round_trip if tagged else None, Operation.MAX)
-    assert run(size, body, tagged) == [expected.tobytes()] * size
+    call = functools.partial(aggregator_allreduce, aggregator=size // 2, operation=Operation.MAX)
+    hop = round_trip if tagged else None
+    expected = reference.aggregated(vectors_of(size, count), size // 2, hop, Operation.MAX)
+    assert in_place(size, count, tagged, call) == [expected.tobytes()] * size
 
 
 def test_groups_hold_every_rank_once() -> None:
