@@ -10,9 +10,12 @@ import pytest
 from netoffload import codec
 from netoffload.collectives import (
     Exchange,
+    Half,
     Operation,
     ShortAllreduce,
     aggregator_allreduce,
+    allgather_payloads,
+    allreduce_halves,
     alltoall,
     barrier,
     broadcast,
@@ -267,7 +270,7 @@ def test_every_call_takes_a_root_of_numpy() -> None:
     assert found[1][3:] == [[6] * 3, [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3]
 
 
-Body = Callable[[InProcessExchange], None]
+Body = Callable[[InProcessExchange], object]
 
 
 def zeros(count: int) -> Float32Array:
@@ -335,6 +338,9 @@ ALGORITHMS: dict[str, Body] = {
     "ring, longer": lambda e: ring_allreduce(e, zeros(10), tagged=False),
     "ring, MAX": lambda e: ring_allreduce(e, zeros(9), tagged=False, operation=Operation.MAX),
     "short, longer": lambda e: short_sum(e, 11),
+    "float16": lambda e: allreduce_halves(e, np.zeros(9, np.uint16), Half.FLOAT16, tagged=False),
+    "bfloat16": lambda e: allreduce_halves(e, np.zeros(9, np.uint16), Half.BFLOAT16, tagged=False),
+    "payloads": lambda e: allgather_payloads(e, np.zeros(9, np.uint8)),
     "reduce-scatter": lambda e: ring_reduce_scatter(e, zeros(9), partition(9, 3), tagged=False),
     "reduce-scatter, uneven": lambda e: ring_reduce_scatter(e, zeros(9), consecutive([7, 1, 1]), tagged=False),
     "allgather": lambda e: ring_allgather(e, zeros(9), partition(9, 3), tagged=False),

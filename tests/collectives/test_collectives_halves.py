@@ -12,7 +12,6 @@ from netoffload.collectives.inprocess import InProcessExchange, run_ranks
 from netoffload.collectives.reference import reduce_scatter, ring_sum
 from netoffload.collectives.schedule import consecutive
 from netoffload.compiled.arrays import Float32Array, Uint16Array
-from netoffload.errors import CollectiveError
 
 SIZES = (1, 2, 3, 4, 5)
 COUNTS = (0, 1, 2, 7, 1000, 200_001)
@@ -113,12 +112,3 @@ def test_a_reduce_scatter_leaves_parts_of_any_length_in_float32(half: Half, coun
     expected = reduce_scatter([half.widened(one) for one in vectors], spans)
     for own, part in zip(run_ranks(size, body), expected, strict=True):
         assert_same(own, part / np.float32(size))
-
-
-def test_ranks_with_other_types_hear_of_it() -> None:
-    def body(exchange: InProcessExchange) -> None:
-        half = Half.FLOAT16 if exchange.rank else Half.BFLOAT16
-        allreduce_halves(exchange, np.zeros(3, np.uint16), half, tagged=False)
-
-    with pytest.raises(CollectiveError, match="float16"):
-        run_ranks(2, body)

@@ -103,17 +103,6 @@ def check_block(halves: np.ndarray[tuple[int], np.dtype[np.float16]], block: int
     return halves[:-1].astype(np.float32)
 
 
-def test_a_rank_in_another_call_is_named() -> None:
-    def body(exchange: Exchange) -> None:
-        if exchange.rank == 0:
-            allgather_payloads(exchange, payload_of(0, 10))
-        else:
-            barrier(exchange)
-
-    with pytest.raises(CollectiveError, match=r"disagree|no announcement"):
-        run_ranks(2, body, timeout_s=5)
-
-
 def test_a_block_of_another_length_is_refused() -> None:
     def body(exchange: Exchange) -> None:
         values = np.zeros(8, np.float32)

@@ -12,10 +12,9 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.transport.local_ranks import run_tcp
 from netoffload.transport.messages import links, watch
 from netoffload.transport.rounds.exchange import TcpExchange
-from netoffload.transport.wiring import nearby
 from netoffload.transport.wiring.lanes import Lane
 
-__all__ = ["Watched", "die", "part", "rounded", "run_tcp", "values_of", "wait_less"]
+__all__ = ["Watched", "die", "rounded", "run_tcp", "values_of", "wait_less"]
 
 
 def values_of(rank: int, count: int) -> Float32Array:
@@ -28,12 +27,6 @@ def rounded(values: Float32Array, quantise: Quantise | None) -> Float32Array:
     if quantise is not None:
         quantise(copy)
     return copy
-
-
-def part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ranks not find each other nearby, like those of different namespaces: they look for names nobody has."""
-    connect = nearby.connect
-    monkeypatch.setattr(nearby, "connect", lambda token: connect(token[::-1]))
 
 
 def wait_less(monkeypatch: pytest.MonkeyPatch) -> None:

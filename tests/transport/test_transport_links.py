@@ -23,7 +23,7 @@ from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.joining import LIVES, Joiner
 from netoffload.transport.wiring.lanes import Lane, Listeners
 from tests.shared.commands import python
-from tests.transport.tcp_ranks import die, part, run_tcp
+from tests.transport.tcp_ranks import die, run_tcp
 
 SIZE = 12
 """Some of so many ranks are no neighbours."""
@@ -58,15 +58,6 @@ def test_within_a_namespace_only_what_is_untagged_needs_no_tcp() -> None:
 
     families = dict.fromkeys((Lane.CONTROL, Lane.TAGGED), socket.AF_INET) | {Lane.UNTAGGED: socket.AF_UNIX}
     assert run_tcp(2, body) == [families] * 2
-
-
-def test_ranks_that_do_not_find_each_other_nearby_connect_by_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
-    def body(exchange: TcpExchange) -> set[socket.AddressFamily]:
-        barrier(exchange)
-        return {one.conn.family for _, one in exchange.watch.connections()}
-
-    part(monkeypatch)
-    assert run_tcp(3, body) == [{socket.AF_INET}] * 3
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Compiled rounds against the same rounds channel by channel, over real sockets, one thread per rank."""
 
 import itertools
-import os
 import re
 import signal
 import socket
@@ -312,23 +311,6 @@ def test_closing_from_another_thread_ends_a_round() -> None:
     assert isinstance(lost[0], PeerLostError)
     # Before the round or in it; rank 1 lives, and is not to blame.
     assert re.match("rank 0 (closed its communicator|has closed its connections)", str(lost[0]))
-
-
-@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_forked_child_leaves_the_connections_to_its_parent() -> None:
-    def body(exchange: TcpExchange) -> float:
-        values = np.ones(1000, np.float32)
-        if exchange.rank == 0:
-            child = os.fork()
-            if child == 0:
-                signal.alarm(10)  # ends it, should it wait for a lock that no thread of it holds
-                exchange.close()
-                os._exit(0)
-            assert os.waitpid(child, 0)[1] == 0
-        ring_allreduce(exchange, values, tagged=True)
-        return float(values.max())
-
-    assert run_tcp(2, body) == [2.0] * 2
 
 
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
