@@ -111,12 +111,10 @@ class Calls(Generic[Plane]):
         try:
             reserved = exchange.begin_call()
             try:
-                if calling:
-                    exchange.calling = calling
+                exchange.calling = calling
                 call(plane)
             finally:
-                if calling:
-                    exchange.calling = ""
+                exchange.calling = ""
                 reserved.release()
         except (UsageError, MemoryError):  # raised before the meeting, or inside a call that closed the connections
             with contextlib.suppress(NetOffloadError):

@@ -88,10 +88,6 @@ class TcpChannel:
         """Return why the exchange ended or the peer left; None if neither happened."""
         return self._watch.ending(self.peer)
 
-    def fileno(self) -> int:
-        """Return the descriptor, -1 once it is closed."""
-        return self.conn.fileno()
-
 
 Sides = tuple[TcpChannel, TcpChannel]
 
@@ -166,7 +162,7 @@ class Driver:
 
         def step(slice_ns: int, limit_ns: int) -> int:
             try:
-                return run(outward.fileno(), inward.fileno(), slice_ns, limit_ns)
+                return run(outward.conn.fileno(), inward.conn.fileno(), slice_ns, limit_ns)
             finally:
                 outward.sent_octets += int(port.state[loop_port.SENT_OCTETS])
                 port.state[loop_port.SENT_OCTETS] = 0

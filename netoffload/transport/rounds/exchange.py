@@ -136,7 +136,7 @@ class TcpExchange:
                 events[channel] = events.get(channel, 0) | event
         poller = select.poll()
         for channel, event in events.items():
-            if (descriptor := channel.fileno()) < 0:
+            if (descriptor := channel.conn.fileno()) < 0:
                 raise self.watch.explain(channel.peer, CLOSED)  # another thread has closed it
             poller.register(descriptor, event)
         limit_s = max(self.late_s, self._timeout_s) if may_be_late else self._timeout_s
