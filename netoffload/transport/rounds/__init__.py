@@ -8,7 +8,4 @@
     exchange ──► driver ──► ring_loop, meeting_loop,        TcpChannel ── send_some, receive_some
                     ▲       over a loop_port
                     └── a result: done, broken, silent ── becomes times, octets or an error that names a rank
-
-A compiled round holds no interpreter lock, so computation and communication do not wait for each other. It returns once
-per slice, so that Python can handle signals.
 """

@@ -8,8 +8,6 @@ control lane.
 Both ends begin with hellos (``hello``). Until a connection's first hello is right, it may be a stranger's. A rank keeps
 the newest ``STRANGERS_MAX`` of them, and a few descriptors in reserve, so strangers cannot take the last ones. A rank
 whose connection ends before it was answered was perhaps taken for a stranger, and connects again.
-
-Nothing here blocks. The watch calls :meth:`Joiner.serve` when a socket is ready.
 """
 
 import contextlib
