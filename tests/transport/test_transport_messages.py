@@ -1,7 +1,5 @@
 """Point-to-point messages over real sockets, one thread per rank: matching, backpressure, endings; and requests."""
 
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +22,7 @@ from netoffload.transport.messages.requests import Arrival, Request, wait_all
 from netoffload.transport.plane import DataPlane, Settings, set_up
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
+from tests.shared.commands import python
 from tests.transport.tcp_ranks import die, run_tcp, values_of
 
 
@@ -395,5 +394,5 @@ def test_a_close_and_the_end_of_a_program_wait_for_the_thread_of_calls() -> None
         "import time; from netoffload.transport.calls import CallQueue; queue = CallQueue(); "
         "queue.start(lambda: (time.sleep(0.2), print('all')))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "all\n"
+    done = python("-c", program)
+    assert (done.returncode, done.stdout) == (0, "all\n")
