@@ -219,12 +219,8 @@ def refuse(exchange: Exchange) -> None:
         meet(exchange, Announcement(Call.REFUSED))
 
 
-def check_pair_counts(
-    exchange: Exchange, sending: dict[int, int], expecting: dict[int, int], unit: str = "floats"
-) -> None:
-    """Tell each peer how many elements it will get, hear how many it will send, and meet; if one differs, all ranks
-    raise.
-    """
+def check_pair_counts(exchange: Exchange, sending: dict[int, int], expecting: dict[int, int], unit: str) -> None:
+    """Tell each peer how many elements it will get, hear how many it will send, and meet; if one differs, all raise."""
     for peer, count in swap_numbers(exchange, sending, expecting).items():
         if count != expecting[peer]:
             calling = f" in {exchange.calling}" if exchange.calling else ""

@@ -163,16 +163,13 @@ def _go_round(exchange: Exchange, ring: RingRound) -> None:
             going = ring.values[sending.start + at : min(sending.start + at + chunk, sending.stop)]
             own = _floats(ring.values[receiving.start + at : min(receiving.start + at + chunk, receiving.stop)])
             coming = _floats(ring.staged[: own.size]) if is_reducing else own
-            sends, receives = [(ring.outward, _octets_of(going))], [(ring.inward, _octets_of(coming))]
+            sends = [(ring.outward, octets_of(going, EXACT_TYPES))]
+            receives = [(ring.inward, octets_of(coming, EXACT_TYPES))]
             move_all(exchange, sends, receives, may_be_late=ring.is_crossing)
             if is_reducing:
                 combine(exchange, ring.operation, own, coming)
                 if step == ring.reducing - 1:  # this rank owns the block
                     quantise_own(exchange, ring.quantise, own)
-
-
-def _octets_of(values: Vector) -> memoryview:
-    return octets_of(values, EXACT_TYPES)
 
 
 def _type_in_words(values: Vector, *, tagged: bool) -> str:

@@ -45,7 +45,8 @@ def worker_exchange(
     if aggregator == exchange.rank or not 0 <= aggregator < exchange.size:
         raise UsageError(f"rank {exchange.rank} of {exchange.size} cannot be a worker of aggregator {aggregator}")
     announced = Announcement(Call.WORKER_AGGREGATOR, gradient.size, tagged, root=aggregator)
-    _exchange(exchange, announced, Branch(aggregator, ()), gradient, parameters, _keep)
+    # Another rank updates the parameters.
+    _exchange(exchange, announced, Branch(aggregator, ()), gradient, parameters, lambda _: None)
 
 
 def aggregate(exchange: Exchange, parameters: Float32Array, update: Update, *, tagged: bool) -> None:
@@ -189,7 +190,3 @@ def _reduce(
             done = stop
         if not moved and done < count:
             exchange.wait([one for one, octets_in in zip(channels, got, strict=True) if octets_in < limit], [])
-
-
-def _keep(_total: Float32Array) -> None:
-    """Leave the parameters as they are: another rank updates them."""

@@ -100,7 +100,7 @@ class StoreRendezvous:
 
     def _convene(self, deadline_s: float) -> str:
         """Draw a meeting's nonce, and begin the meeting when all ranks have joined; on rank 0."""
-        meeting, pause_s, stood = _nonce(), PAUSE_S_MIN, None
+        meeting, pause_s, stood = secrets.token_hex(_NONCE_OCTETS), PAUSE_S_MIN, None
         asks = {rank: _Ask() for rank in range(1, self.size)}
         try:
             while waiting := [rank for rank, ask in asks.items() if not self._has_joined(rank, ask, meeting)]:
@@ -144,7 +144,7 @@ class StoreRendezvous:
 
     def _join(self, deadline_s: float) -> str:
         """Ask for the meeting's nonce, join it, and return it when the meeting has begun; not on rank 0."""
-        own, deadline_s = _nonce(), deadline_s + GRACE_S
+        own, deadline_s = secrets.token_hex(_NONCE_OCTETS), deadline_s + GRACE_S
         self._store.set(f"{self._prefix}/ask/{self.rank}", json.dumps({"nonce": own, "attempt": self._attempt}))
         if not self._comes(self._answer(own), deadline_s):
             raise missing([0], self.limit_s)
@@ -191,10 +191,6 @@ class _Ask:
     octets: bytes = b""
     nonce: str = ""
     stale: str = ""  # why its ask gets no answer
-
-
-def _nonce() -> str:
-    return secrets.token_hex(_NONCE_OCTETS)
 
 
 def _read_ask(rank: int, octets: bytes) -> tuple[str, Attempt]:

@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
@@ -130,9 +131,7 @@ class TcpExchange:
         """Sleep in poll(2) until one of the channels is ready."""
         events: dict[TcpChannel, int] = {}
         for channels, event in ((readable, select.POLLIN), (writable, select.POLLOUT)):
-            for channel in channels:
-                if not isinstance(channel, TcpChannel):
-                    raise TypeError(f"not a channel of this exchange: {channel!r}")
+            for channel in cast("Sequence[TcpChannel]", channels):
                 events[channel] = events.get(channel, 0) | event
         poller = select.poll()
         for channel, event in events.items():
