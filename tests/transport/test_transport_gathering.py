@@ -135,10 +135,6 @@ def test_longer_vectors_go_round_the_ring(size: int) -> None:
     assert run_tcp(size, body) == [float(size)] * size
 
 
-def _barrier(comm: ThreadComm) -> None:
-    comm.Barrier_comp()
-
-
 def _sum(count: int, **options: Any) -> Any:
     return lambda comm: comm.Allreduce_comp(MPI.IN_PLACE, np.zeros(count, np.float32), **options)
 
@@ -152,7 +148,7 @@ def _sum(count: int, **options: Any) -> Any:
         (_sum(0), "rank 1 calls tagged ring-allreduce SUM of 0 floats"),
         (_sum(256, op=MPI.MAX), "rank 1 calls tagged ring-allreduce MAX of 256 floats"),
         (_sum(256, average=True), "rank 1 calls Allreduce_comp of 256 floats with average=True"),
-        (_barrier, "rank 1 calls barrier"),
+        (lambda comm: comm.Barrier_comp(), "rank 1 calls barrier"),
         (lambda comm: comm.Bcast_comp(np.zeros(256, np.float32)), "rank 1 calls tagged broadcast of 256 floats"),
         (lambda comm: comm.Allreduce_ring(MPI.IN_PLACE, np.zeros(256, np.float32)), "rank 1 calls untagged ring"),
         (lambda comm: comm.Allreduce_comp(MPI.IN_PLACE, np.zeros(256)), "rank 1 refuses its arguments"),

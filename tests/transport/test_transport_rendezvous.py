@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -292,10 +292,6 @@ def gathered(store: Any, rank: int, attempt: Attempt, limit_s: float, values: st
         return error
 
 
-def start(threads: ThreadPoolExecutor, store: Any, ranks: range, *args: Any) -> list[Future[Any]]:
-    return [threads.submit(gathered, store, rank, *args) for rank in ranks]
-
-
 def all_gathered(store: Any, attempt: Attempt, values: str) -> bool:
     """Let all ranks gather twice; return whether each has the values of all."""
     each = [f"{values}{rank}" for rank in range(SIZE)]
@@ -338,15 +334,15 @@ def test_agents_that_count_their_restarts_differently_meet() -> None:
 def test_of_two_processes_of_a_rank_the_later_one_counts() -> None:
     store = MemoryStore()
     with ThreadPoolExecutor(4) as threads:
-        [first] = start(threads, store, range(1), FIRST, 10.0, "")
-        [older] = start(threads, store, range(1, 2), FIRST, 10.0, "older")
+        first = threads.submit(gathered, store, 0, FIRST, 10.0, "")
+        older = threads.submit(gathered, store, 1, FIRST, 10.0, "older")
         with store._changed:
             assert store._changed.wait_for(lambda: any("/join/1" in key for key in store._values), 10)
             asked = store._values["netoffload/ask/1"]
-        [newer] = start(threads, store, range(1, 2), FIRST, 10.0, "newer")
+        newer = threads.submit(gathered, store, 1, FIRST, 10.0, "newer")
         with store._changed:
             assert store._changed.wait_for(lambda: store._values["netoffload/ask/1"] != asked, 10)
-        [last] = start(threads, store, range(2, 3), FIRST, 10.0, "")
+        last = threads.submit(gathered, store, 2, FIRST, 10.0, "")
         assert first.result()[0] == newer.result()[0] == last.result()[0] == ["0", "newer1", "2"]
         assert "another process has taken the place of rank 1 (attempt 0)" in str(older.result())
 
@@ -355,12 +351,12 @@ def test_of_two_processes_of_a_rank_the_later_one_counts() -> None:
 def test_a_process_that_asked_and_ended_is_not_taken_for_the_one_that_joined_before() -> None:
     store = MemoryStore()
     with ThreadPoolExecutor(SIZE) as threads:
-        [first] = start(threads, store, range(1), FIRST, 2.0, "")
-        start(threads, store, range(1, 2), FIRST, 2.0, "")
+        first = threads.submit(gathered, store, 0, FIRST, 2.0, "")
+        threads.submit(gathered, store, 1, FIRST, 2.0, "")
         with store._changed:
             assert store._changed.wait_for(lambda: any("/join/1" in key for key in store._values), 10)
         store.set("netoffload/ask/1", json.dumps({"nonce": "0" * 32, "attempt": FIRST}))
-        start(threads, store, range(2, 3), FIRST, 2.0, "")
+        threads.submit(gathered, store, 2, FIRST, 2.0, "")
         assert str(first.result()).startswith("rank 1 did not come")
         assert b"error" in next(value for key, value in store._values.items() if key.endswith("/roster"))
 
