@@ -220,9 +220,7 @@ class Joiner:
                 source = address[0] if address else nearby.HERE
                 self._opening[conn.fileno()] = _Opening(conn, deadline_s, source=source, is_connected=True)
                 self._close_oldest_strangers(STRANGERS_MAX)
-        except BlockingIOError:
-            pass
-        except ConnectionError:  # it ended before it was taken
+        except (BlockingIOError, ConnectionError):  # there is none any more, or it ended before it was taken
             pass
         except OSError as error:
             self._is_deaf = True  # else poll would return at once for the same connection, again and again
