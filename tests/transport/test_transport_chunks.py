@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import socket
 import struct
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -41,14 +40,6 @@ def framed(length: int, floats: int, payload: bytes) -> bytes:
     """A chunk whose sums are right, whatever its header says."""
     fields = struct.pack("!III", length, floats, crc32c(payload))
     return fields + crc32c(fields).to_bytes(4, "big") + payload
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[CodedSocket, CodedSocket]]:
-    """Both ends of a connection on which both code."""
-    here, there = (CodedSocket.over(one, ROUNDED, peer) for peer, one in enumerate(socket.socketpair()))
-    with here, there:
-        yield here, there
 
 
 def received(octets: bytes, count: int) -> Float32Array:
@@ -95,20 +86,21 @@ def test_floats_that_do_not_shrink_go_as_they_are_after_the_codecs_rounding() ->
 
 
 @pytest.mark.parametrize("count", [1, 9, 1000, CODED_FLOATS, CODED_FLOATS + 1])
-def test_a_stream_brings_the_codecs_values_however_it_is_cut(pair: tuple[CodedSocket, CodedSocket], count: int) -> None:
-    here, there = pair
+def test_a_stream_brings_the_codecs_values_however_it_is_cut(count: int) -> None:
     values, into = gradients(count), np.zeros(count, np.float32)
     rest, room = values.data.cast("B"), into.data.cast("B")
-    for piece in itertools.cycle([4, 4000, 10**9]):
-        with contextlib.suppress(BlockingIOError):
-            rest = rest[here.send(rest) :] if rest else rest
-        with contextlib.suppress(BlockingIOError):
-            room = room[there.recv_into(room[:piece]) :]
-        if not rest and not room:
-            break
+    here, there = (CodedSocket.over(one, ROUNDED, peer) for peer, one in enumerate(socket.socketpair()))
+    with here, there:
+        for piece in itertools.cycle([4, 4000, 10**9]):
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[here.send(rest) :] if rest else rest
+            with contextlib.suppress(BlockingIOError):
+                room = room[there.recv_into(room[:piece]) :]
+            if not rest and not room:
+                break
+        assert here.saved_octets > 0 or count < 9
+        assert not there.has_rest
     np.testing.assert_array_equal(into, codec.get("bounded").round_trip(values, BOUND_K))
-    assert here.saved_octets > 0 or count < 9
-    assert not there.has_rest
 
 
 def test_every_octet_that_is_damaged_is_an_error() -> None:
