@@ -21,11 +21,11 @@ watch. An error ends one context, a lost rank ends all.
 
 Use, in each of several processes::
 
-    from netoffload.transport import AddressRendezvous, Calls, DataPlane, Lane, Settings, read_addresses, set_up
+    from netoffload.transport import Calls, DataPlane, Lane, Settings, StoreRendezvous, set_up
 
-    with AddressRendezvous(read_addresses(path), rank, limit_s=60.0) as rendezvous:
-        plane = set_up(rendezvous, rendezvous.host, Settings("inceptionn", 10), DataPlane)
-    calls = Calls(plane)
+    store = torch.distributed.TCPStore(address_of_rank_0, 29500, size, is_master=rank == 0)
+    rendezvous = StoreRendezvous(store, rank, size, limit_s=60.0)
+    calls = Calls(set_up(rendezvous, own_address, Settings("inceptionn", 10), DataPlane))
     request = calls.start(lambda plane: ring_allreduce(plane.exchange, gradient, tagged=True), [Lane.TAGGED])
     request.add_done_callback(lambda request: print(request.error, calls.last_info))
 
@@ -43,14 +43,11 @@ from netoffload.transport.calls import Calls
 from netoffload.transport.info import CommInfo
 from netoffload.transport.messages.requests import Request, wait_all
 from netoffload.transport.plane import DataPlane, Settings, set_up
-from netoffload.transport.rendezvous.addresses import Address, AddressRendezvous, read_addresses
 from netoffload.transport.rendezvous.store import StoreRendezvous
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
 
 __all__ = [
-    "Address",
-    "AddressRendezvous",
     "Calls",
     "CommInfo",
     "DataPlane",
@@ -59,7 +56,6 @@ __all__ = [
     "Settings",
     "StoreRendezvous",
     "TcpExchange",
-    "read_addresses",
     "set_up",
     "wait_all",
 ]

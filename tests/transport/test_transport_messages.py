@@ -13,7 +13,7 @@ from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport import Address, AddressRendezvous
+from netoffload.transport import StoreRendezvous
 from netoffload.transport.calls import CallQueue, Calls
 from netoffload.transport.messages.frames import Frame, Kind
 from netoffload.transport.messages.links import Peer
@@ -23,6 +23,7 @@ from netoffload.transport.plane import DataPlane, Settings, set_up
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
 from tests.shared.commands import python
+from tests.transport.stores import MemoryStore
 from tests.transport.tcp_ranks import die, run_tcp, values_of
 
 
@@ -384,8 +385,7 @@ def test_a_close_and_the_end_of_a_program_wait_for_the_thread_of_calls() -> None
         ended.wait(0.2)  # nobody sets it yet
         ended.set()
 
-    with AddressRendezvous([Address("127.0.0.1", 1)], 0, 1.0) as rendezvous:
-        calls = Calls(set_up(rendezvous, "127.0.0.1", Settings(), DataPlane))
+    calls = Calls(set_up(StoreRendezvous(MemoryStore(), 0, 1, 1.0), "127.0.0.1", Settings(), DataPlane))
     calls.start(lambda _: None, ()).add_done_callback(tell)
     assert woke.wait(10)
     calls.close()

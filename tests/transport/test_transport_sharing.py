@@ -16,11 +16,10 @@ from netoffload.control import Handler, serve_control
 from netoffload.engine.counters import Counter
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport import (
-    Address,
-    AddressRendezvous,
     DataPlane,
     Lane,
     Settings,
+    StoreRendezvous,
     TcpExchange,
     plane,
     set_up,
@@ -29,7 +28,7 @@ from netoffload.transport import (
 from netoffload.transport.messages.frames import Frame, Kind
 from netoffload.transport.messages.requests import Request
 from netoffload.transport.rounds.driver import prepare
-from tests.shared.ports import free_port
+from tests.transport.stores import MemoryStore
 from tests.transport.tcp_ranks import die
 
 SIZE = 3
@@ -41,23 +40,23 @@ MakeOne = Callable[..., TcpExchange]
 def run(body: Callable[[int, MakeOne], Any]) -> list[Any]:
     """What ``body`` returned or raised on each rank; rank 0 is the calling thread."""
     prepare()
-    addresses = [Address("127.0.0.1", free_port())] * SIZE
+    store = MemoryStore()
 
     def be(rank: int) -> Any:
         made: list[TcpExchange] = []
-        with AddressRendezvous(addresses, rank, limit_s=20.0) as rendezvous:
+        rendezvous = StoreRendezvous(store, rank, SIZE, limit_s=20.0, group="all")
 
-            def another(**settings: Any) -> TcpExchange:
-                made.append(set_up(rendezvous, "127.0.0.1", Settings(**settings), DataPlane).exchange)
-                return made[-1]
+        def another(**settings: Any) -> TcpExchange:
+            made.append(set_up(rendezvous, "127.0.0.1", Settings(**settings), DataPlane).exchange)
+            return made[-1]
 
-            try:
-                return body(rank, another)
-            except CollectiveError as error:
-                return error
-            finally:
-                for exchange in made:
-                    exchange.close()
+        try:
+            return body(rank, another)
+        except CollectiveError as error:
+            return error
+        finally:
+            for exchange in made:
+                exchange.close()
 
     with ThreadPoolExecutor(SIZE) as threads:
         others = [threads.submit(be, rank) for rank in range(1, SIZE)]
@@ -231,8 +230,8 @@ def test_a_message_that_was_announced_and_cannot_come_any_more_fails() -> None:
 
 
 def test_one_that_is_forgotten_in_the_middle_of_a_change_closes_later() -> None:
-    with AddressRendezvous([Address("127.0.0.1", 1)], 0, 1.0) as rendezvous:
-        first, second = (set_up(rendezvous, "127.0.0.1", Settings(), DataPlane).exchange for _ in range(2))
+    rendezvous = StoreRendezvous(MemoryStore(), 0, 1, 1.0, group="alone")
+    first, second = (set_up(rendezvous, "127.0.0.1", Settings(), DataPlane).exchange for _ in range(2))
     left, watch = first.watch.number, second.watch.shared
     assert left in watch._contexts
     with watch.lock:  # the garbage collector may run here

@@ -4,14 +4,14 @@ A rendezvous gathers one JSON value from each rank, with a time limit; its error
 
     launchers ── which rank of which attempt am I?
         │
-    store (torch's)   addresses (a list)   MPI's (netoffload_mpi)      each a Rendezvous
-        └──────────────────┴──────────────────┘
-                           │  an Offer per rank: address, ports, token, codec, who compresses
-                       agreement ── the same list on every rank, so the same decision or the same error
+    store (torch's)      MPI's (netoffload_mpi)      each a Rendezvous
+        └────────────┬────────────┘
+                     │  an Offer per rank: address, ports, token, codec, who compresses
+                 agreement ── the same list on every rank, so the same decision or the same error
 
-Called by ``transport.plane`` only, twice or three times per communicator. Whoever reaches the store, or listens at a
-rank's address, can speak as a rank here. From here on ranks know each other by the secrets that they exchange here
-(``wiring.hello``), and the watch knows which ranks live.
+Called by ``transport.plane`` only, twice or three times per communicator. Whoever reaches the store can speak as a
+rank here. From here on ranks know each other by the secrets that they exchange here (``wiring.hello``), and the watch
+knows which ranks live.
 """
 
 import json
