@@ -121,13 +121,10 @@ class Place:
     def own(self, op: MPI.Op) -> Float32Array:
         return self.vectors(op)[self.rank]
 
-    def vectors(self, op: MPI.Op) -> list[Float32Array]:
-        return self.wide_vectors(op, self.count)
-
-    def wide_vectors(self, op: MPI.Op, count: int) -> list[Float32Array]:
-        """Return all ranks' vectors for a reduction of another number of floats."""
+    def vectors(self, op: MPI.Op, count: int | None = None) -> list[Float32Array]:
+        """Return all ranks' vectors for a reduction, perhaps of another number of floats."""
         kind = "factors" if op == MPI.PROD else "terms"
-        return [self.draw(kind, rank, count) for rank in range(self.size)]
+        return [self.draw(kind, rank, self.count if count is None else count) for rank in range(self.size)]
 
     @property
     def hop(self) -> RoundTrip | None:

@@ -251,7 +251,7 @@ def _reduce_scatter(
     at: Place, op: MPI.Op, parts: Sequence[int], *, in_place: bool, call: str = "Reduce_scatter"
 ) -> Case:
     operation, total, mine = operation_of(op), sum(parts), parts[at.rank]
-    own = at.wide_vectors(op, total)[at.rank]
+    own = at.vectors(op, total)[at.rank]
 
     def make(_: Rounding) -> Prepared:
         target = own.copy() if in_place else nothing(mine)
@@ -260,7 +260,7 @@ def _reduce_scatter(
 
     def model() -> Observed:
         span = consecutive(list(parts))[at.rank]
-        cut = [vector[span.start : span.stop] for vector in at.wide_vectors(op, total)]
+        cut = [vector[span.start : span.stop] for vector in at.vectors(op, total)]
         spans = [Span(0, mine if rank == at.rank else 0) for rank in range(at.size)]
         return (reference.reduce_scatter(cut, spans, at.hop, operation)[at.rank],)
 

@@ -19,6 +19,14 @@ Calls = Callable[[str], Callable[..., Any]]
 Finish = Callable[[Sequence[Any]], None]  # completes requests, mpi4py's or ours
 
 
+def comp_calls(comm: MPI.Intracomm) -> Calls:
+    return lambda name: getattr(comm, f"{name}_comp")
+
+
+def mpi_calls(comm: MPI.Intracomm) -> Calls:
+    return lambda name: getattr(comm, name)
+
+
 @dataclass(frozen=True)
 class Exchange:
     """A program of messages; it takes the calls, and how a hop rounds."""

@@ -32,7 +32,7 @@ from netoffload.transport.wiring.lanes import Lane
 from netoffload_mpi import MPI, CompComm
 from tests.mpi.verify.cases import nothing
 from tests.mpi.verify.local_ranks import ThreadComm
-from tests.mpi.verify.messages import Calls, told
+from tests.mpi.verify.messages import Calls, comp_calls, mpi_calls, told
 from tests.mpi.verify.programs import COUNTS, Op, Program, Sent, generate
 from tests.mpi.verify.run import first_difference
 
@@ -290,14 +290,6 @@ class Series:
 MakeComm = Callable[[TcpExchange], CompComm]
 
 
-def ours(comm: CompComm) -> Calls:
-    return lambda name: getattr(comm, f"{name}_comp")
-
-
-def plain(comm: MPI.Intracomm) -> Calls:
-    return lambda name: getattr(comm, name)
-
-
 def on_threads(series: Series) -> str | None:
     """Carry programs out by threads of this process; return the first error."""
     for size, numbers in series.batches():
@@ -325,7 +317,7 @@ def play(programs: Sequence[tuple[str, Program]], limit_s: float, make: MakeComm
         shrink_buffers(exchange)
         comm = make(exchange)
         for name, program in programs:
-            run = Run(program, exchange.rank, ours(comm))
+            run = Run(program, exchange.rank, comp_calls(comm))
             watch.begin(name, run)
             if (text := run.carry_out()) is not None:
                 wrong.append(f"{name}: {text}")
@@ -360,7 +352,7 @@ def on_ranks(world: CompComm, series: Series) -> str | None:
         for number in range(series.first, series.first + series.count):
             program = series.program(number, world.size, long=True)
             text: str | None = None
-            for whose, calls in (("mpi4py", plain(mpi)), ("CompComm", ours(world))):
+            for whose, calls in (("mpi4py", mpi_calls(mpi)), ("CompComm", comp_calls(world))):
                 run = Run(program, world.rank, calls)
                 watch.begin(f"{series.name(number)} over {whose}", run)
                 if (found := run.carry_out()) is not None:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from netoffload_mpi import CompComm
 from netoffload_mpi.requests import CompRequest
 from tests.mpi.verify.cases import EXACT, Case, Observed, Place, Prepared
 from tests.mpi.verify.collectives import collectives
-from tests.mpi.verify.messages import FINISHES, Exchange, exchanges
+from tests.mpi.verify.messages import FINISHES, Exchange, comp_calls, exchanges, mpi_calls
 
 IN_FLIGHT_CALLS: Final = 6
 IN_FLIGHT_FLOATS: Final = 4_000_000
@@ -90,8 +90,8 @@ class Trial:
         self._pending.clear()
 
     def _try_exchange(self, exchange: Exchange) -> None:
-        expected = exchange.run(lambda name: _method(self.plain, name), self.at.rounding)
-        got = exchange.run(lambda name: _method(self.comm, f"{name}_comp"), EXACT)
+        expected = exchange.run(mpi_calls(self.plain), self.at.rounding)
+        got = exchange.run(comp_calls(self.comm), EXACT)
         self._compare(exchange.label, exchange.label, "", got, expected)
 
     def _compare(
@@ -127,8 +127,3 @@ def first_difference(got: Sequence[Any], expected: Sequence[Any]) -> str | None:
             many = f" ({differ.size} differ)" if differ.size > 1 else ""
             return f"value {index} of {ours.size} is {ours[index]!s} instead of {theirs[index]!s}{many}"
     return None
-
-
-def _method(comm: MPI.Intracomm, name: str) -> Callable[..., Any]:
-    method: Callable[..., Any] = getattr(comm, name)
-    return method
