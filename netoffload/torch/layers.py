@@ -29,7 +29,7 @@ class Layers:
         self._parameters: list[torch.Tensor] = []
         self._index: dict[torch.Tensor, int] = {}
         self.are_named = named_parameters is not None
-        self._is_closed = False
+        self.is_closed = False  # no further parameter may come
         for name, parameter in named_parameters or ():
             if parameter.requires_grad:
                 self._add(parameter, name)
@@ -45,7 +45,7 @@ class Layers:
             if parameter not in self._index:
                 if self.are_named:
                     raise UsageError("a parameter is not in named_parameters: give those of the whole model")
-                if self._is_closed:
+                if self.is_closed:
                     raise UsageError(
                         "a parameter comes that the first step did not have: a state belongs to one model; make a "
                         "CompressionState for each"
@@ -54,15 +54,11 @@ class Layers:
                 self._add(parameter, self._names[at] if at < len(self._names) else f"parameter {at}")
         return tuple(self._index[parameter] for parameter in parameters)
 
-    def close(self) -> None:
-        """Let no further parameter come."""
-        self._is_closed = True
-
     def expect(self, sizes: Sequence[int]) -> None:
         """Expect a model with parameters of these sizes; UsageError, and no change, if a known one has another."""
         for at, (name, parameter) in enumerate(zip(self.names, self._parameters, strict=True)):
             _check(sizes, at, name, parameter)
-        if (self.are_named or self._is_closed) and len(sizes) != len(self.names):
+        if (self.are_named or self.is_closed) and len(sizes) != len(self.names):
             raise UsageError(f"the model that was saved has {len(sizes)} parameters, this one has {len(self.names)}")
         self._sizes = tuple(sizes)
 

@@ -196,7 +196,7 @@ class CompressionState:
             self._kind += " and error feedback" * feeds
             if restored is not None and (was := restored.get("method", self._kind)) != self._kind:
                 raise UsageError(f"the state was saved with {was}, this run has {self._kind}: give it the same options")
-            self.layers.close()
+            self.layers.is_closed = True
             self._exact = self.layers.exact(options) if restored is None else frozenset(restored["exact"])
             selection = Selection(self._exact, options.scale, auto_rms(spec, codec), plane.keeps_bits)
             self._reducer = SelectiveReducer(spec, member, selection)

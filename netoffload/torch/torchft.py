@@ -21,9 +21,9 @@ The extra ``engines`` brings torchft.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -43,17 +43,6 @@ from netoffload.torch.options import BACKEND
 from netoffload.transport import DataPlane
 
 TIMEOUT_DEFAULT: Final = timedelta(seconds=60)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Quorum:
-    """What torch hands to a backend that it makes, for a group that torch does not know."""
-
-    store: Store
-    group_rank: int
-    group_size: int
-    timeout: timedelta
-    global_ranks_in_group: tuple[int, ...] = ()
 
 
 class _Ended(Work):
@@ -192,4 +181,8 @@ class ProcessGroupNetOffload(ProcessGroupWrapper):  # type: ignore[misc]  # torc
     def _create_pg(self, store: Store, rank: int, world_size: int) -> NetOffloadGroup:
         if self._sums is not None:
             self._sums.begin_quorum(self._quorum_id or 0)
-        return create(_Quorum(store, rank, world_size, self._timeout), self._options)
+        # What torch hands to a backend that it makes, for a group that torch does not know.
+        group = SimpleNamespace(
+            store=store, group_rank=rank, group_size=world_size, timeout=self._timeout, global_ranks_in_group=()
+        )
+        return create(group, self._options)
