@@ -5,6 +5,7 @@ Each run has a loopback interface of its own, which counts what the run sends: l
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -45,6 +46,12 @@ pytestmark = pytest.mark.slow
 def needs(package: str) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"no {package}: install netoffload[engines]")
+
+
+def accelerates_door() -> Any:
+    """Return our module, which has imported Accelerate."""
+    needs("accelerate")
+    return importlib.import_module("netoffload.torch.accelerate")
 
 
 def apart(*words: str) -> str:
@@ -103,23 +110,21 @@ def test_one_line_of_an_engine_compresses_every_step(
 @pytest.fixture
 def accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Accelerate for one rank of one on the CPU, with torch.compile."""
-    needs("accelerate")
-    from accelerate import Accelerator
+    door = accelerates_door()
     from accelerate.state import AcceleratorState
 
     own = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in {**own, "OMP_NUM_THREADS": "1"}.items():
         monkeypatch.setenv(name, value)
     try:
-        yield Accelerator(cpu=True, dynamo_backend="eager")
+        yield door.Accelerator(cpu=True, dynamo_backend="eager")
     finally:
         torch.distributed.destroy_process_group()
         AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def test_accelerate_gives_every_model_that_it_trains_a_state_of_its_own(accelerator: Any) -> None:
-    from netoffload.torch.accelerate import compress
-
+    compress = accelerates_door().compress
     states = compress(accelerator, codec="packed", bound=8, exact_names=["1.*"])
     models = [accelerator.prepare(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))) for _ in range(2)]
     accelerator.prepare_model(torch.nn.Linear(4, 2), evaluation_mode=True)
@@ -146,25 +151,17 @@ def test_accelerate_gives_every_model_that_it_trains_a_state_of_its_own(accelera
 def test_accelerate_is_refused_where_no_hook_would_run(
     kind: str, options: dict[str, int], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs("accelerate")
-    from accelerate import DistributedType
-
-    from netoffload.torch.accelerate import compress
-
+    door = accelerates_door()
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match=reason):
-        compress(SimpleNamespace(distributed_type=DistributedType(kind), _models=[]), **options)
+        door.compress(SimpleNamespace(distributed_type=door.DistributedType(kind), _models=[]), **options)
 
 
 def test_accelerate_of_one_process_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs("accelerate")
-    from accelerate import DistributedType
-
-    from netoffload.torch.accelerate import compress
-
+    door = accelerates_door()
     monkeypatch.setenv("WORLD_SIZE", "1")
-    alone: Any = SimpleNamespace(distributed_type=DistributedType("NO"), _models=[], prepare_model=print)
-    assert compress(alone) == []
+    alone = SimpleNamespace(distributed_type=door.DistributedType("NO"), _models=[], prepare_model=print)
+    assert door.compress(alone) == []
 
 
 def test_the_strategy_has_our_options_and_those_of_lightnings() -> None:
