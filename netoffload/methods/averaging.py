@@ -104,7 +104,7 @@ class Outer:
         return (change + momentum * velocity) * np.float32(self.learning_rate)
 
 
-class ChangeAveraging(WeightExchange):
+class ChangeAveraging(Averaging):
     """PQASGD, Algorithm 2: the changes of the weights since the last time are averaged.
 
     ``reducer`` sums the changes; without one they are gathered as payloads. ``outer`` makes the step of their mean;
@@ -117,7 +117,6 @@ class ChangeAveraging(WeightExchange):
         super().__init__(spec, member)
         self._reducer = reducer or GatherReducer(spec, member)
         self._outer = outer
-        self._iteration = 0
         self._synchronised: Float32Array | None = None
         self._velocity: Float32Array | None = None
         self.sent = self._reducer.sent
@@ -126,33 +125,27 @@ class ChangeAveraging(WeightExchange):
         """See :meth:`~netoffload.methods.base.Method.step`."""
         if self._synchronised is None:
             self._synchronised = parameters.copy()
-        update(gradient)
-        self._iteration += 1
-        if self._iteration % self._spec.period == 0:
-            self._synchronise(parameters, self._synchronised)
-
-    def finish(self, parameters: Float32Array) -> None:
-        """Sum the changes of an unfinished period."""
-        if self._synchronised is not None and self._iteration % self._spec.period:
-            self._synchronise(parameters, self._synchronised)
+        super().step(gradient, parameters, update)
 
     def memory(self) -> Memory:
         """See :meth:`~netoffload.methods.base.Method.memory`."""
         vectors = {"synchronised": self._synchronised, "velocity": self._velocity}
         octets = {name: None if vector is None else vector.tobytes() for name, vector in vectors.items()}
-        return {"iteration": self._iteration, "reducer": self._reducer.memory(), **octets}
+        return {**super().memory(), "reducer": self._reducer.memory(), **octets}
 
     def remember(self, memory: Memory) -> None:
         """See :meth:`~netoffload.methods.base.Method.remember`."""
-        self._iteration = memory["iteration"]
+        super().remember(memory)
         self._reducer.remember(memory["reducer"])
         self._synchronised, self._velocity = (
             None if memory[name] is None else np.frombuffer(memory[name], np.float32).copy()
             for name in ("synchronised", "velocity")
         )
 
-    def _synchronise(self, parameters: Float32Array, synchronised: Float32Array) -> None:
-        mean = self._reducer.reduce(parameters - synchronised)
+    def _average(self, part: Float32Array) -> None:
+        synchronised = self._synchronised
+        assert synchronised is not None
+        mean = self._reducer.reduce(part - synchronised)
         np.divide(mean, np.float32(self._exchange.size), out=mean)
         if self._outer is not None:
             if self._velocity is None:
@@ -160,4 +153,4 @@ class ChangeAveraging(WeightExchange):
             mean = self._outer.moved(mean, self._velocity)
         # Not this worker's weights plus a correction: rounding would differ, and with it the replicas.
         np.add(synchronised, mean, out=synchronised)
-        parameters[:] = synchronised
+        part[:] = synchronised
