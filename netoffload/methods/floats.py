@@ -41,6 +41,15 @@ class RingReducer(RememberingReducer):
         """See :meth:`~netoffload.methods.base.GradientReducer.reduce_met`; groups meet all the same."""
         return self._summed(gradient, bucket, True)
 
+    def average(
+        self, gradient: Float32Array, bucket: Bucket, half: Half | None, divisor: int, *, have_met: bool = False
+    ) -> Float32Array:
+        """Sum, also float64, and divide the sum; values of the type ``half`` as :meth:`average_halves` does."""
+        if half is not None:
+            return self.average_halves(gradient, bucket, half, divisor)
+        total = self._summed(gradient, bucket, have_met)
+        return total if divisor == 1 else np.divide(total, total.dtype.type(divisor), out=total)
+
     def average_halves(self, gradient: Float32Array, bucket: Bucket, half: Half, divisor: int) -> Float32Array:
         """Sum values of a 16-bit type, which travel in 16 bits; divide the sum, and round it once to that type.
 

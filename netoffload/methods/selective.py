@@ -103,11 +103,11 @@ class SelectiveReducer(GradientReducer):
             if (total := self._scaled(gradient, layers, divisor, half)) is not gradient:
                 gradient[:] = total
         elif not chosen:
-            self._exactly(gradient, layers, divisor, half)
+            self._plain.average(gradient, layers, half, divisor)
         else:
             others = tuple(layer for layer in layers if layer not in set(chosen))
             self._sum(parts, chosen, lambda values: self._scaled(values, chosen, divisor, half))
-            self._sum(parts, others, lambda values: self._exactly(values, others, divisor, half))
+            self._sum(parts, others, lambda values: self._plain.average(values, others, half, divisor))
         return gradient
 
     def scales(self) -> dict[int, float]:
@@ -146,22 +146,13 @@ class SelectiveReducer(GradientReducer):
         for layer, values in self._parts(total, some).items():
             parts[layer][:] = values
 
-    def _exactly(
-        self, values: Float32Array, layers: Bucket, divisor: int, half: Half | None, *, have_met: bool = False
-    ) -> Float32Array:
-        """Sum bit for bit, and divide."""
-        if half is not None:
-            return self._plain.average_halves(values, layers, half, divisor)
-        reduce = self._plain.reduce_met if have_met else self._plain.reduce
-        return _divided(reduce(values, layers), 0, divisor)
-
     def _scaled(self, values: Float32Array, layers: Bucket, divisor: int, half: Half | None) -> Float32Array:
         """Sum by the inner method, each layer in its scale, and divide."""
         parts = self._parts(values, layers)
         has_values, exponents, have_met = self._agreed(values, parts)
         if exponents is None:
-            has_residuals = self._member.error_feedback  # perhaps added: then 16 bits do not hold the values
-            return self._exactly(values, layers, divisor, None if has_residuals else half, have_met=have_met)
+            half = None if self._member.error_feedback else half  # with residuals 16 bits do not hold the values
+            return self._plain.average(values, layers, half, divisor, have_met=have_met)
         reduce = self._inner.reduce_met if have_met else self._inner.reduce
         self._move(exponents)
         for layer, part in parts.items():

@@ -188,11 +188,7 @@ class ShardedState(CompressionState):
         def scatter(plane: DataPlane) -> None:
             layout = Layout((values.size // len(ranks),) * len(ranks))
             member = Member(plane.exchange, layout=layout, owners=tuple(ranks))
-            ring = RingScatter(parse("inc", batch=1), member)
-            if staged.half is not None:
-                ring.average_halves(values, tuple(ranks), staged.half, divisor)
-            else:
-                np.divide(ring.reduce(values, tuple(ranks)), values.dtype.type(divisor), out=values)
+            RingScatter(parse("inc", batch=1), member).average(values, tuple(ranks), staged.half, divisor)
 
         CallWork(self.connected().start(scatter, LANES), [], self.ranks).wait()
 

@@ -136,11 +136,7 @@ class CompressionState:
             if reducer is not None and values.dtype == np.float32:
                 reducer.reduce(values, layers, exact=is_exact, pieces=pieces, divisor=size, half=staged.half)
                 return
-            ring = RingReducer(parse("inc", batch=1), Member(plane.exchange))
-            if staged.half is not None:
-                ring.average_halves(values, layers, staged.half, size)
-            else:
-                np.divide(ring.reduce(values), np.float32(size), out=values)
+            RingReducer(parse("inc", batch=1), Member(plane.exchange)).average(values, layers, staged.half, size)
 
         return calls.start(average, LANES)
 
