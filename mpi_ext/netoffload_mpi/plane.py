@@ -22,7 +22,6 @@ from netoffload.errors import PeerLostError
 from netoffload.transport.plane import DataPlane, Settings, set_up
 from netoffload.transport.rendezvous import missing
 from netoffload.transport.rounds.driver import prepare
-from netoffload.transport.rounds.exchange import LATE_S_DEFAULT
 
 PAUSE_S_MIN: Final = 1e-5
 PAUSE_S_MAX: Final = 0.01  # shortest and longest pause between two polls; each pause is twice the one before
@@ -66,7 +65,7 @@ def _free(mpi: MPI.Intracomm, owner: int) -> None:
         mpi.Free()
 
 
-def _duplicate_of(comm: MPI.Intracomm, limit_s: float = LATE_S_DEFAULT) -> MPI.Intracomm:
+def _duplicate_of(comm: MPI.Intracomm, limit_s: float) -> MPI.Intracomm:
     """Return this package's duplicate of a communicator; collective if there is none yet."""
     # An attribute of the communicator, as MPI recommends for libraries. All objects with the same handle share it, no
     # duplicate inherits it, and it ends with the communicator.

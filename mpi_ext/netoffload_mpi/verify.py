@@ -50,7 +50,7 @@ CALLS: Final[dict[str, Callable[[Float32Array, Float32Array, int], tuple[Any, ..
 def one_round(count: int, seed: int, timeout_s: float, offload: Offload | None = None) -> dict[str, Any]:
     """Make every call on vectors of about ``count`` floats; return the record, the same on every rank."""
     with CompComm(MPI.COMM_WORLD, timeout_s=timeout_s, offload=offload) as world:
-        rank, size = world.rank, world.size
+        rank, size, has_nic = world.rank, world.size, bool(os.environ.get(ENV_CONTROL))
         count = -(-count // size) * size
         own = whole_numbers(rank, count, seed)
         wrong: dict[str, str] = {}
@@ -67,21 +67,17 @@ def one_round(count: int, seed: int, timeout_s: float, offload: Offload | None =
         into = own.copy()
         world.Sendrecv_comp(own, (rank + 1) % size, 0, into, (rank - 1) % size, 0)
         wrong["Sendrecv"] = _difference(into, whole_numbers((rank - 1) % size, count, seed))
-        wrong["Allreduce, as the codec rounds"] = _coded_sum(world, count, seed)
+        wrong["Allreduce, as the codec rounds"] = _coded_sum(world, count, seed, has_nic)
         of_ranks, precision = world.allgather(wrong), world.precision()
         codec = "none" if precision is None else f"{precision.codec}:{precision.bound_k}"
-        record = {"ranks": size, "floats": count, "has_nic": _has_nic(), "offload": world.offload(), "codec": codec}
+        record = {"ranks": size, "floats": count, "has_nic": has_nic, "offload": world.offload(), "codec": codec}
     where = {name: [f"rank {at}: {one[name]}" for at, one in enumerate(of_ranks) if one[name]] for name in wrong}
     return {"wrong": where, **record, "versions": system_versions(MPI.Get_library_version())}
 
 
-def _has_nic() -> bool:
-    return bool(os.environ.get(ENV_CONTROL))
-
-
-def _coded_sum(world: CompComm, count: int, seed: int) -> str:
+def _coded_sum(world: CompComm, count: int, seed: int, has_nic: bool) -> str:
     precision, offload = world.precision(), world.offload()
-    is_coded = offload is Offload.INLINE or (offload is Offload.NIC and _has_nic())
+    is_coded = offload is Offload.INLINE or (offload is Offload.NIC and has_nic)
 
     def rounded(values: Float32Array) -> Float32Array:
         after = values.copy()
