@@ -169,12 +169,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Reading:
-    """The reading of an item's records.
-
-    Attributes:
-        found: our values, by claim.
-        remarks: sentences with further figures, which explain differences.
-    """
+    """The reading of an item's records: our values by claim, its figure, and sentences that explain differences."""
 
     found: Mapping[str, float]
     panels: Sequence[Panel]

@@ -9,19 +9,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from netoffload.errors import UsageError
 from netoffload.lab.reports.panels import Panel, Series, draw_panels
 from netoffload.lab.reports.summary import method_name
 from netoffload.lab.results import Record
 
-POINTS_LEAST: Final = 2
-
 
 def has_curve(record: Record) -> bool:
     """Return whether a run measured its accuracy on the way."""
-    return len(record.learning.accuracy_after) >= POINTS_LEAST
+    return len(record.learning.accuracy_after) >= 2
 
 
 def draw_curves(records: Sequence[Record], path: Path) -> None:

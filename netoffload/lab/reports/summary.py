@@ -53,16 +53,15 @@ def method_name(record: Record) -> str:
     way = VIA_NICS if configuration.has_nics and not compressed else ""
     if compressed and configuration.offload == Offload.INLINE:
         way = INLINE
-    buckets = f" {configuration.bucket_mb:g} MB" if configuration.bucket_mb else ""
-    split = split_name(configuration.parallel, configuration.activations, configuration.sub_batches)
-    return configuration.exchange + ("+ef" if configuration.error_feedback else "") + buckets + split + way
+    return variant_name(configuration.exchange, configuration) + way
 
 
-def split_name(parallel: str, activations: str, sub_batches: int) -> str:
-    """Return the end of the name of a method whose model is split over the ranks."""
-    if parallel == "data":
-        return ""
-    return f" {parallel} {activations}" + (f" by {sub_batches}" if sub_batches > 1 else "")
+def variant_name(method: str, run: Any) -> str:
+    """Return a method with its variant: error feedback, buckets, split; ``run`` is a configuration, or settings."""
+    name = method + ("+ef" if run.error_feedback else "") + (f" {run.bucket_mb:g} MB" if run.bucket_mb else "")
+    if run.parallel == "data":
+        return name
+    return f"{name} {run.parallel} {run.activations}" + (f" by {run.sub_batches}" if run.sub_batches > 1 else "")
 
 
 def _place(record: Record) -> int:

@@ -30,9 +30,6 @@ ONE_BUCKET_MB: Final = 1 << 20
 """Size of PowerSGD's only bucket. With several, its callbacks call gloo in different orders on the ranks, and gloo
 aborts."""
 
-POWERSGD_START: Final = 2
-"""First step of PowerSGD: the earliest that torch allows."""
-
 
 @contextlib.contextmanager
 def joined() -> Iterator[None]:
@@ -89,7 +86,7 @@ class DdpReplica:
             self._model.register_comm_hook(group, default_hooks.fp16_compress_hook)
         elif hook == "powersgd":
             rank_of = options.get("rank", 1)  # of the matrices that travel
-            state = powersgd.PowerSGDState(group, rank_of, start_powerSGD_iter=POWERSGD_START)
+            state = powersgd.PowerSGDState(group, rank_of, start_powerSGD_iter=2)  # torch allows no earlier step
             self._model.register_comm_hook(state, powersgd.powerSGD_hook)
         elif hook == "compress":
             self._state = CompressionState(group, **options)

@@ -12,7 +12,7 @@ from typing import Final
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.lab import results
-from netoffload.lab.reports.summary import INLINE, VIA_NICS, split_name
+from netoffload.lab.reports.summary import INLINE, VIA_NICS, variant_name
 from netoffload.lab.results import Record
 from netoffload.lab.testbed import NicSettings
 from netoffload.lab.training import checkpoint
@@ -39,9 +39,7 @@ class Planned:
         """The run's name in reports, with its seed if runs differ only in seeds."""
         settings = self.settings
         way = INLINE if settings.is_inline else VIA_NICS if self.has_nics and not settings.compressed else ""
-        buckets = f" {settings.bucket_mb:g} MB" if settings.bucket_mb else ""
-        method = settings.method + ("+ef" if settings.error_feedback else "") + buckets
-        method += split_name(settings.parallel, settings.activations, settings.sub_batches) + way
+        method = variant_name(settings.method, settings) + way
         return with_seed(method, settings.seed) if self.is_repeated else method
 
     @property
@@ -78,13 +76,7 @@ def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> l
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """The outputs of a series of runs beside its records; folders have a folder for each run.
-
-    Attributes:
-        capture: file for gradients of rank 0 (:mod:`netoffload.lab.training.capture`).
-        checkpoint: folder of checkpoints.
-        tensorboard: folder of event files.
-    """
+    """The outputs of a series of runs beside its records: the file of rank 0's gradients, and folders of all runs."""
 
     capture: Path | None = None
     capture_every: int = 50

@@ -21,6 +21,8 @@ from netoffload.lab.papers import eight_bit, inceptionn, page, runs, terngrad, w
 from netoffload.lab.papers.item import HOLDS, Claim, Item, Json, Kind, Paper, Reading, Setting, Step, printed
 from netoffload.lab.papers.reproduction import Reproduction
 from netoffload.lab.reports.panels import Panel, Series
+from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.inprocess import learnt
 from tests.shared.commands import netoffload
 
 LAB = Path(__file__).parents[3] / "docs" / "lab"
@@ -378,9 +380,6 @@ def test_a_step_records_the_settings_of_its_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_moving_average_of_the_weights_is_measured_in_their_place() -> None:
-    from netoffload.lab.training.config import TrainSettings
-    from netoffload.lab.training.inprocess import learnt
-
     settings = TrainSettings("inc", nodes=2, model="hdc", iterations=12, batch=10, learning_rate=0.05)
     seen: list[float] = []
     said: list[str] = []
@@ -395,12 +394,9 @@ def test_a_moving_average_of_the_weights_is_measured_in_their_place() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("coder", [None, "inceptionn:bound=8"])
 def test_a_run_that_diverges_ends_and_is_recorded(coder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from netoffload.lab.training import inprocess
-    from netoffload.lab.training.config import TrainSettings
-
     settings = TrainSettings("inc", nodes=2, model="hdc", iterations=60, batch=10, learning_rate=1e4)
     seen: list[float] = []
-    found = inprocess.learnt(settings, coder, observe=lambda iteration, _seen: seen.append(iteration))
+    found = learnt(settings, coder, observe=lambda iteration, _seen: seen.append(iteration))
     assert found["diverged"]
     assert len(seen) < 20
     monkeypatch.setattr(inceptionn, "learnt", lambda *_words, **_options: found)

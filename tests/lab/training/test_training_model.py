@@ -316,8 +316,28 @@ def test_the_rate_rises_to_what_the_schedule_says() -> None:
         ({"sharing": "dirichlet:alpha=1e308"}, "above 0 and at most 1e"),
         ({"clip_norm": 0.0}, "clip_norm is 0.0: it must be more than 0"),
         ({"stop_at_accuracy": 97.0, "eval_every": 5}, "stop_at_accuracy is 97.0: it must be in 0..1"),
+        ({"nodes": 65}, "65 workers: choose 1..64"),
+        ({"iterations": 0}, "iterations is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"loss_scale": 0.0}, "not a power of two"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"data": "cifar"}, "data set 'cifar' is unknown"),
+        ({"data": "fashion-mnist"}, "fashion-mnist needs --data-dir with its four IDX files"),
+        ({"data": "digits:side=3"}, "digits data of this model takes no parameters, not side=3"),
+        ({"data": "text:classes=3"}, "text data of this model takes length=N, not classes=3"),
+        ({"data": "synthetic:length=3"}, "takes channels=N, side=N, classes=N, samples=N, not length=3"),
+        ({"data": "synthetic:side=0"}, "not side=0"),
+        (
+            {"data": "synthetic:side=29"},
+            r"hdc takes 28x28 grey images \(digits, mnist, fashion-mnist\), not synthetic:",
+        ),
+        ({"data": "text"}, r"hdc takes 28x28 grey images .*, not text: choose the model gpt, lstm"),
+        ({"model": "gpt", "data": "digits"}, r"gpt takes sequences of tokens \(text\), not digits: choose .* resnet20"),
+        ({"model": "alexnet", "data": "digits"}, r"alexnet takes images of 63x63 or more \(synthetic\), not digits"),
+        ({"sharing": "dirichlet:alpha=0"}, "alpha must be a number above 0"),
+        ({"sharing": "dirichlet:alpha=much"}, "alpha must be a number above 0"),
     ],
 )
-def test_what_cannot_be_is_refused(options: dict[str, float], says: str) -> None:
+def test_what_cannot_be_is_refused(options: dict[str, object], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         TrainSettings("inc", **options)  # type: ignore[arg-type]
