@@ -80,22 +80,19 @@ class Reproduction:
 
         ``on_step`` is called for every step that begins, ``on_news`` with the progress within a step.
         """
-        with _locked(self.folder):
-            return self._run(on_step, on_news)
-
-    def _run(self, on_step: OnStep, on_news: OnStep) -> list[Missed]:
         missed = []
-        steps = list(self.pending())
-        for number, (item, step) in enumerate(steps):
-            share = number / len(steps)
-            if (why := self.lacks(step)) is not None:
-                missed.append(Missed(item.name, step.key, why))
-                continue
-            on_step(f"{item.name}: {step.key}", share)
-            try:
-                self._do(item, step, on_news, share)
-            except NetOffloadError as error:
-                missed.append(Missed(item.name, step.key, str(error), is_failure=True))
+        with _locked(self.folder):
+            steps = list(self.pending())
+            for number, (item, step) in enumerate(steps):
+                share = number / len(steps)
+                if (why := self.lacks(step)) is not None:
+                    missed.append(Missed(item.name, step.key, why))
+                    continue
+                on_step(f"{item.name}: {step.key}", share)
+                try:
+                    self._do(item, step, on_news, share)
+                except NetOffloadError as error:
+                    missed.append(Missed(item.name, step.key, str(error), is_failure=True))
         return missed
 
     def pending(self) -> Iterator[tuple[Item, Step]]:

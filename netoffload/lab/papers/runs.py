@@ -90,8 +90,8 @@ def cost_of(record: Record) -> dict[str, Any]:
     }
 
 
-def curve(name: str, points: Mapping[str, float], scale: float = 1.0) -> Series:
-    """Return a line of numbers by iteration."""
+def curve(name: str, points: Mapping[str, float] | Mapping[float, float], scale: float = 1.0) -> Series:
+    """Return a line of numbers by iteration, or by time."""
     return Series(name, tuple(float(x) for x in points), tuple(scale * y for y in points.values()))
 
 
@@ -113,15 +113,11 @@ def accuracies(runs: Mapping[str, Any], title: str) -> Panel:
 
 def accuracies_over_time(runs: Mapping[str, Any], title: str, seconds: str, *, log_x: bool = False) -> Panel:
     """Return the panel of accuracies by the time of training, a line for each run."""
-    lines = tuple(
-        Series(
-            name,
-            tuple(int(at) * one["s_per_iteration"] for at in one["accuracies"]),
-            tuple(100 * accuracy for accuracy in one["accuracies"].values()),
-        )
-        for name, one in runs.items()
-    )
-    return Panel("lines", title, "% of the test set", lines, seconds, log_x=log_x)
+    lines = []
+    for name, one in runs.items():
+        by_time = {int(at) * one["s_per_iteration"]: accuracy for at, accuracy in one["accuracies"].items()}
+        lines.append(curve(name, by_time, 100))
+    return Panel("lines", title, "% of the test set", tuple(lines), seconds, log_x=log_x)
 
 
 def heaps(runs: Mapping[str, Any], title: str, unit: str, scale: float, *, above: str = "communication") -> Panel:

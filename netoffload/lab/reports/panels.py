@@ -101,10 +101,6 @@ def _colours(panel: Panel) -> list[str]:
     return [PRINTED_COLOUR if series.printed else next(own) for series in panel.series]
 
 
-def _places(panel: Panel) -> list[float | str]:
-    return list(dict.fromkeys(x for series in panel.series for x in series.xs))
-
-
 def _name_places(axes: Axes, places: Sequence[float | str]) -> None:
     names = [textwrap.fill(x, LONGEST_TICK) if isinstance(x, str) else f"{x:g}" for x in places]
     tilted = len(places) > 6
@@ -113,7 +109,8 @@ def _name_places(axes: Axes, places: Sequence[float | str]) -> None:
 
 
 def _draw_bars(axes: Axes, panel: Panel) -> None:
-    places, count, is_heap = _places(panel), len(panel.series), panel.kind == "heaps"
+    places = list(dict.fromkeys(x for series in panel.series for x in series.xs))
+    count, is_heap = len(panel.series), panel.kind == "heaps"
     width, below = 0.7 if is_heap else 0.8 / count, dict.fromkeys(places, 0.0)
     for number, (series, colour) in enumerate(zip(panel.series, _colours(panel), strict=True)):
         shift = 0.0 if is_heap else (number - (count - 1) / 2) * width

@@ -260,10 +260,9 @@ def read_idx(path: Path) -> Uint8Array:
         raise UsageError(f"{path} is damaged: it is no IDX file of unsigned bytes")
     header_octets = 4 + 4 * octets[3]
     shape = tuple(int(size) for size in np.frombuffer(octets[4:header_octets], dtype=">u4"))
-    if len(octets) - header_octets != math.prod(shape):
-        raise UsageError(
-            f"{path} is damaged: {len(octets) - header_octets} octets of data, {math.prod(shape)} expected"
-        )
+    found, expected = len(octets) - header_octets, math.prod(shape)
+    if found != expected:
+        raise UsageError(f"{path} is damaged: {found} octets of data, {expected} expected")
     return np.frombuffer(octets, dtype=np.uint8, offset=header_octets).reshape(shape)
 
 

@@ -8,6 +8,7 @@ the paper names.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -78,19 +79,8 @@ class ModelSpec:
             return tuple(tensor.numel() for tensor in self.build(0, shape).parameters())
 
 
-def _large(
-    name: str,
-    summary: str,
-    optimizer: Optimizer,
-    schedule: Schedule,
-    weight_uses: int,
-    smallest_side: int = 32,
-    printed_mb: float | None = None,
-) -> ModelSpec:
-    """Return a model for ImageNet."""
-    spec = ModelSpec(name, summary, optimizer, schedule, weight_uses, "synthetic", IMAGENET)
-    return dataclasses.replace(spec, smallest_side=smallest_side, printed_mb=printed_mb)
-
+_large = functools.partial(ModelSpec, data="synthetic", usual_shape=IMAGENET, smallest_side=32)
+"""Models for ImageNet."""
 
 MOMENTUM: Final = 0.9
 HE: Final = Sgd(0.1, MOMENTUM, 1e-4)
@@ -103,7 +93,7 @@ EPOCHS_110: Final = StepDecay(10.0, 42_969)
 _TABLE: Final = (
     # Name, summary, optimizer with rate, momentum and weight decay, schedule with divisor and interval, weight_uses.
     # INCEPTIONN, Table I:
-    _large("alexnet", "AlexNet", Sgd(0.01, MOMENTUM, 5e-5), IN_100_000, 12, 63, printed_mb=233),
+    _large("alexnet", "AlexNet", Sgd(0.01, MOMENTUM, 5e-5), IN_100_000, 12, smallest_side=63, printed_mb=233),
     # TernGrad, Table 1:
     ModelSpec("cifarnet", "TernGrad's CifarNet", Adam(0.0002), Schedule(), 18, usual_shape=COLOUR_32, smallest_side=24),
     # With HDC's learning rate it diverges after a few steps:
@@ -139,7 +129,7 @@ _TABLE: Final = (
         "lstm", "five layers of LSTM with 800 units", Sgd(0.1, MOMENTUM), StepDecay(2.0, 5000), 128, "text", TEXT
     ),
     # Anoosheh et al., section 3:
-    _large("nin", "Network in Network", Sgd(0.01, MOMENTUM, 5e-4), IN_100_000, 145, 64),
+    _large("nin", "Network in Network", Sgd(0.01, MOMENTUM, 5e-4), IN_100_000, 145, smallest_side=64),
     _large("resnet18", "ResNet-18 for ImageNet", HE, IN_200_000, 200),
     _large("resnet50", "ResNet-50 for ImageNet", HE, IN_200_000, 200, printed_mb=98),
     _large("resnet152", "ResNet-152 for ImageNet", HE, IN_200_000, 200),

@@ -40,17 +40,12 @@ class Planned:
         settings = self.settings
         way = INLINE if settings.is_inline else VIA_NICS if self.has_nics and not settings.compressed else ""
         method = variant_name(settings.method, settings) + way
-        return with_seed(method, settings.seed) if self.is_repeated else method
+        return f"{method} seed {settings.seed}" if self.is_repeated else method
 
     @property
     def folder(self) -> str:
         """The run's name and seed, as the name of a folder."""
-        return with_seed(dataclasses.replace(self, is_repeated=False).name, self.settings.seed).replace(" ", "-")
-
-
-def with_seed(method: str, seed: int) -> str:
-    """Return the name of one of several runs of a method."""
-    return f"{method} seed {seed}"
+        return dataclasses.replace(self, is_repeated=True).name.replace(" ", "-")
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -64,12 +59,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> list[Planned]:
     """Return the runs in the order in which they are done: those without NICs first."""
     check_choice("baselines", baselines, BASELINES)
-    plain = [run for run in runs if not run.compressed]
-    coded = [run for run in runs if run.is_inline]
-    through = [
-        run for run in runs if (run.compressed and not run.is_inline) or (run in plain and baselines != "direct")
-    ]
-    direct = [run for run in runs if run in coded or (run in plain and baselines != "nic")]
+    direct = [run for run in runs if run.is_inline or (not run.compressed and baselines != "nic")]
+    through = [run for run in runs if not run.is_inline and (run.compressed or baselines != "direct")]
     is_repeated = len({run.seed for run in runs}) > 1
     return [Planned(run, False, is_repeated) for run in direct] + [Planned(run, True, is_repeated) for run in through]
 
