@@ -50,17 +50,12 @@ GATHERED: Final = ("8bit-dynamic", "terngrad", "qsgd:levels=15")
 
 @dataclass(frozen=True)
 class Network(Finding):
-    """A network that carries ``rate_bps`` out of every rank and into it at the same time.
-
-    Attributes:
-        delay_s: from a rank to another one, one way.
-        source: where the figures come from: ``given``, ``measured between ranks``, ...
-    """
+    """A network that carries ``rate_bps`` out of every rank and into it at the same time."""
 
     ranks: int
     rate_bps: float
-    delay_s: float
-    source: str = "given"
+    delay_s: float  # from a rank to another one, one way
+    source: str = "given"  # where the figures come from: ``given``, ``measured between ranks``, ...
 
     def link(self, more_delay_s: float = 0.0) -> Link:
         """Return a link of the network, without adding."""
@@ -83,21 +78,14 @@ class Workload(Finding):
 
 @dataclass(frozen=True)
 class Coding(Finding):
-    """What a codec or compressor does to a gradient, on one core of this machine.
+    """What a codec or compressor does to a gradient, on one core of this machine."""
 
-    Attributes:
-        ratio: octets of float32 for each octet that travels.
-        relative_error: root mean square of the error over that of the gradient.
-        worst_over_bound: the largest error over the codec's bound; None: the codec has no bound.
-        options: arguments of ``CompressionState`` that select this codec or compressor.
-    """
-
-    ratio: float
+    ratio: float  # octets of float32 for each octet that travels
     encode_Bps: float  # noqa: N815 - the unit as it is written
     decode_Bps: float  # noqa: N815
-    relative_error: float
-    worst_over_bound: float | None = None
-    options: str = ""
+    relative_error: float  # root mean square of the error over that of the gradient
+    worst_over_bound: float | None = None  # the largest error over the codec's bound; None: the codec has no bound
+    options: str = ""  # arguments of ``CompressionState`` that select this codec or compressor
 
     @property
     def hop_Bps(self) -> float:  # noqa: N802

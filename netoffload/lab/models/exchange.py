@@ -32,17 +32,11 @@ from netoffload.collectives.schedule import ring_octets
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """A link between two nodes.
+    """A link between two nodes."""
 
-    Attributes:
-        alpha_s: latency, one way.
-        beta_s: time of one octet of float32 on the link.
-        gamma_s: time to add one octet of float32.
-    """
-
-    alpha_s: float
-    beta_s: float
-    gamma_s: float = 0.0
+    alpha_s: float  # latency, one way
+    beta_s: float  # time of one octet of float32 on the link
+    gamma_s: float = 0.0  # time to add one octet of float32
 
     @classmethod
     def of_rate(cls, rate_bps: float, alpha_s: float = 0.0, gamma_s: float = 0.0) -> Link:

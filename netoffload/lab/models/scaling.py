@@ -24,24 +24,17 @@ from netoffload.lab.units import parse_clock_hz
 
 @dataclass(frozen=True)
 class Row(Finding):
-    """One cluster: seconds by way, the fastest way without compression, and compressed rings.
-
-    Attributes:
-        members: size of each group in the fastest rings of rings; 1 or all: one flat ring.
-        latency_share: share of the plain ring's time that is latency.
-        nic_gain: the fastest way's time over that of the fastest one with NICs that compress.
-        inline_gain: likewise, compressed by the ranks.
-    """
+    """One cluster: seconds by way, the fastest way without compression, and compressed rings."""
 
     rate_bps: Annotated[int, words("rate", form=format_rate)]
     nodes: Annotated[int, Column("nodes")]
     times_s: Annotated[dict[str, float], Column("ring", ".4g", of=itemgetter("ring"))]
     fastest: Annotated[str, words("fastest way")]
     fastest_s: Annotated[float, Column("its time", ".4g")]
-    members: Annotated[int, Column("groups of")]
-    latency_share: Annotated[float, Column("latency %", ".1f", 0.01)]
-    nic_gain: Annotated[float, Column("NICs", ".2f")]
-    inline_gain: Annotated[float, Column("inline", ".2f")]
+    members: Annotated[int, Column("groups of")]  # in the fastest rings of rings; 1 or all: one flat ring
+    latency_share: Annotated[float, Column("latency %", ".1f", 0.01)]  # of the plain ring's time
+    nic_gain: Annotated[float, Column("NICs", ".2f")]  # the fastest way's time over that with NICs that compress
+    inline_gain: Annotated[float, Column("inline", ".2f")]  # likewise, compressed by the ranks
 
 
 @dataclass(frozen=True)

@@ -55,25 +55,17 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """One printed value, a printed range, or a row of a table that cannot be measured here.
+    """One printed value, a printed range, or a row of a table that cannot be measured here."""
 
-    Attributes:
-        id: name, unique within its item.
-        printed: the value; two: a range; none: a figure without numbers, or a statement whose value is ours.
-        within: largest distance from the printed value with which ours agrees; None: no verdict.
-        reason: why the tolerance is as large as it is; for a statement in words, when it holds.
-        why: why it is not reproducible here, or why ours differs.
-    """
-
-    id: str
+    id: str  # unique within its item
     quantity: str
-    printed: tuple[float, ...]
+    printed: tuple[float, ...]  # two: a range; none: a figure without numbers, or a statement whose value is ours
     unit: str
     place: str
     kind: Kind = Kind.SCALED
-    within: float | None = None
-    reason: str = ""
-    why: str = ""
+    within: float | None = None  # largest distance from the printed value with which ours agrees; None: no verdict
+    reason: str = ""  # why the tolerance is as large as it is; for a statement in words, when it holds
+    why: str = ""  # why it is not reproducible here, or why ours differs
 
     def verdict(self, ours: float | None) -> str:
         """Return the result of comparing ``ours`` with the printed value, in a word or two."""
@@ -129,34 +121,22 @@ def printed(item: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Setting:
-    """The time and the data that a measurement may use.
+    """The time and the data that a measurement may use."""
 
-    Attributes:
-        is_full: it may take hours; else minutes.
-        say: called with the name of what begins.
-        trained: gets the settings of every training run in words.
-    """
-
-    is_full: bool
+    is_full: bool  # it may take hours; else minutes
     folders: Mapping[str, Path] = field(default_factory=dict)
-    say: Progress = lambda said, share=None: None
-    trained: list[str] = field(default_factory=list)
+    say: Progress = lambda said, share=None: None  # called with the name of what begins
+    trained: list[str] = field(default_factory=list)  # gets the settings of every training run in words
 
 
 @dataclass(frozen=True)
 class Step:
-    """One measurement, which is done once and recorded.
+    """One measurement, which is done once and recorded."""
 
-    Attributes:
-        key: name, unique within its item.
-        data: the data set that it needs; None: none.
-        needs_root: whether it builds a testbed.
-    """
-
-    key: str
+    key: str  # unique within its item
     measure: Callable[[Setting], Json]
-    data: str | None = None
-    needs_root: bool = False
+    data: str | None = None  # the data set that it needs
+    needs_root: bool = False  # it builds a testbed
 
     @classmethod
     def of(
@@ -180,20 +160,16 @@ class Reading:
 class Item:
     """A table or figure, or several that one measurement makes; ``claims.csv`` has its claims.
 
-    Attributes:
-        setting: how the paper's setting and ours differ: link, model, data, hardware. How a run trained is not said
-            here: its record says it.
-        steps: returns the measurements of a full or a quick run.
-        read: makes a reading from the results of the steps, by their keys.
-        is_own_when_full: a full run has the paper's model, data and length: scaled claims count as measured.
+    ``setting`` says how the paper's setting and ours differ: link, model, data, hardware. How a run trained is not said
+    there: its record says it. In a full run that ``is_own_when_full``, scaled claims count as measured.
     """
 
     name: str
     title: str
     setting: str
-    steps: Callable[[bool], Sequence[Step]]
-    read: Callable[[Mapping[str, Json]], Reading]
-    is_own_when_full: bool = False
+    steps: Callable[[bool], Sequence[Step]]  # the measurements of a full or a quick run
+    read: Callable[[Mapping[str, Json]], Reading]  # from the results of the steps, by their keys
+    is_own_when_full: bool = False  # a full run has the paper's model, data and length
 
     @property
     def claims(self) -> Sequence[Claim]:
@@ -203,13 +179,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper; the names of its items begin with its own.
-
-    Attributes:
-        judgement: what the items say of the paper, in a paragraph.
-    """
+    """A paper; the names of its items begin with its own."""
 
     name: str
     citation: str
-    judgement: str
+    judgement: str  # what the items say of the paper, in a paragraph
     items: Sequence[Item]

@@ -187,19 +187,12 @@ FIG4: Final = Item(
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster whose machines have some GPUs each: bandwidths, octets per second, and latency (Appendix B).
+    """A cluster whose machines have some GPUs each: bandwidths, octets per second, and latency (Appendix B)."""
 
-    Attributes:
-        gpu_Bps: C_gwd, between GPUs of a machine.
-        cpu_Bps: C_cwd, between a GPU and its CPU.
-        network_Bps: C_nwd, between machines.
-        network_delay_s: C_ncost.
-    """
-
-    gpu_Bps: float  # noqa: N815 - the unit as it is written
-    cpu_Bps: float  # noqa: N815
-    network_Bps: float  # noqa: N815
-    network_delay_s: float = 0.0
+    gpu_Bps: float  # noqa: N815 - the unit as it is written; C_gwd, between GPUs of a machine
+    cpu_Bps: float  # noqa: N815 - C_cwd, between a GPU and its CPU
+    network_Bps: float  # noqa: N815 - C_nwd, between machines
+    network_delay_s: float = 0.0  # C_ncost
 
     def communication_s(self, octets: float, gpus: int, machines: int) -> float:
         """Return T_comm(i, j, K, abs(g)), by the text above Eq. 15.

@@ -294,16 +294,11 @@ def expand(chosen: Sequence[str], thresholds: Mapping[str, float]) -> tuple[str,
 
 @dataclasses.dataclass(frozen=True)
 class Checkpointing:
-    """Where a run's checkpoints are (:mod:`netoffload.lab.training.checkpoint`).
-
-    Attributes:
-        every: iterations from one checkpoint to the next; there is one at the end as well.
-        resume: go on from the checkpoint in the folder; if false, the folder must have none.
-    """
+    """Where a run's checkpoints are (:mod:`netoffload.lab.training.checkpoint`)."""
 
     folder: str
-    every: int
-    resume: bool
+    every: int  # iterations from one checkpoint to the next; there is one at the end as well
+    resume: bool  # go on from the checkpoint in the folder; if false, the folder must have none
     run: dict[str, str]
 
 
@@ -312,13 +307,9 @@ class RankJob:
     """The job that every rank gets as a file: the run, and the place of its data."""
 
     settings: TrainSettings
-    dataset: str
-    """Folder with the prepared data set (:func:`netoffload.lab.training.data.save`)."""
-    capture_every: int = 0
-    """Iterations from one gradient that rank 0 keeps to the next (:mod:`netoffload.lab.training.capture`); 0: never."""
+    dataset: str  # folder with the prepared data set (:func:`netoffload.lab.training.data.save`)
+    capture_every: int = 0  # iterations from one gradient that rank 0 keeps to the next; 0: never
     codec: str | None = None
-    bound_k: int | None = None
-    """Error bound 2^-bound_k of ranks that compress by themselves; None: they do not."""
+    bound_k: int | None = None  # error bound 2^-bound_k of ranks that compress by themselves; None: they do not
     checkpointing: Checkpointing | None = None
-    tensorboard: str | None = None
-    """Folder for this run's event file."""
+    tensorboard: str | None = None  # folder for this run's event file

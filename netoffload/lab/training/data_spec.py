@@ -74,17 +74,12 @@ whose classes Dirichlet's distribution decides: the smaller alpha is, the more t
 
 @dataclasses.dataclass(frozen=True)
 class DataSpec:
-    """A data set.
-
-    Attributes:
-        folder_holds: what ``data_dir`` must hold; empty: the set needs no ``data_dir``.
-        samples: number of training samples of synthetic data; 0: a batch for each worker.
-    """
+    """A data set."""
 
     name: str
     shape: SampleShape
-    folder_holds: str = ""
-    samples: int = 0
+    folder_holds: str = ""  # what ``data_dir`` must hold; empty: the set needs no ``data_dir``
+    samples: int = 0  # number of training samples of synthetic data; 0: a batch for each worker
 
 
 DATASETS: Final = {

@@ -150,22 +150,15 @@ class TimedOptimizer(DistributedOptimizer):
 
 @dataclasses.dataclass
 class Door:
-    """What the loop asks of a door; all ranks call each function together.
-
-    Attributes:
-        finish: makes all replicas equal after the last iteration.
-        memory: returns what this rank remembers; a run that passes it to ``remember`` goes on bit for bit.
-        timed: times the buckets of gradients; None: nothing travels during backward.
-        exchange: the connections; None: the run has none of its own.
-    """
+    """What the loop asks of a door; all ranks call each function together."""
 
     step: Callable[[], object]
     sent_so_far: Callable[[], Sent] = Sent
-    finish: Callable[[], None] = lambda: None
-    memory: Callable[[], Memory] = dict
-    remember: Callable[[Memory], None] = lambda _memory: None
-    timed: TimedOptimizer | None = None
-    exchange: Exchange | None = None
+    finish: Callable[[], None] = lambda: None  # makes all replicas equal after the last iteration
+    memory: Callable[[], Memory] = dict  # what this rank remembers
+    remember: Callable[[Memory], None] = lambda _memory: None  # a run that calls it with memory goes on bit for bit
+    timed: TimedOptimizer | None = None  # times the buckets of gradients; None: nothing travels during backward
+    exchange: Exchange | None = None  # the connections; None: the run has none of its own
 
     @property
     def times(self) -> tuple[float, float, float]:

@@ -22,27 +22,20 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-    """A model and the defaults of its training.
-
-    Attributes:
-        input_shape: the only shape that it takes; None: images, or sequences, of any shape.
-        usual_shape: the shape in its paper, which is the default of synthetic data.
-        weight_uses: multiplications by a weight per usual sample, on average over the weights, or more.
-        printed_mb: the size that INCEPTIONN prints; its megabytes are 2^20 octets.
-        thresholds: best thresholds by method, from ``netoffload bench thresholds``.
-    """
+    """A model and the defaults of its training."""
 
     name: str
     summary: str
     optimizer: Optimizer
     schedule: Schedule
-    weight_uses: int = 1
+    weight_uses: int = 1  # multiplications by a weight per usual sample, on average over the weights, or more
     data: str = "digits"
-    usual_shape: SampleShape = GREY_28
-    input_shape: SampleShape | None = None
+    usual_shape: SampleShape = GREY_28  # the one in its paper, which is the default of synthetic data
+    input_shape: SampleShape | None = None  # the only one that it takes; None: images, or sequences, of any shape
     smallest_side: int = 1
-    printed_mb: float | None = None
+    printed_mb: float | None = None  # by INCEPTIONN, whose megabytes are 2^20 octets
     thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Best thresholds by method, from ``netoffload bench thresholds``."""
 
     def __str__(self) -> str:
         """Describe the model in one line."""

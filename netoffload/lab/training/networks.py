@@ -70,12 +70,7 @@ class FullyConnected(nn.Linear):
 
 
 class LocallyConnected(nn.Module):
-    """A convolution of 3x3 whose weights differ at every place (Krizhevsky's cuda-convnet: ``local``).
-
-    Attributes:
-        weight: float32[places, outputs, 9 * inputs].
-        bias: float32[outputs, places].
-    """
+    """A convolution of 3x3 whose weights differ at every place (Krizhevsky's cuda-convnet: ``local``)."""
 
     def __init__(self, inputs: int, outputs: int, side: int) -> None:
         """Take ``inputs`` planes of ``side`` x ``side``, padded with zeros; weights are not initialised."""

@@ -46,19 +46,13 @@ class Limited:
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer(Limited):
-    """The base of all optimizers, whose fields but the rate are torch's options.
-
-    Attributes:
-        torch_name: its class in ``torch.optim``.
-        memory_vectors: vectors as long as the parameters that it keeps, besides that of the momentum.
-        has_fused: torch can do a step in one pass over memory.
-    """
+    """The base of all optimizers, whose fields but the rate are torch's options."""
 
     learning_rate: float = 0.001
 
-    torch_name: ClassVar[str]
-    memory_vectors: ClassVar[int] = 1
-    has_fused: ClassVar[bool] = True
+    torch_name: ClassVar[str]  # its class in ``torch.optim``
+    memory_vectors: ClassVar[int] = 1  # as long as the parameters, that it keeps besides that of the momentum
+    has_fused: ClassVar[bool] = True  # torch can do a step in one pass over memory
 
     @property
     def vectors(self) -> int:

@@ -40,17 +40,11 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Coded:
-    """What was compressed of a rank's octets.
+    """What was compressed of a rank's octets."""
 
-    Attributes:
-        nic_octets: octets of its tagged connections that its NIC compressed.
-        raw_segments: segments that its NIC sent as they were, by reason.
-        raw_octets: what the rank compressed by itself, before, with its classes and seconds.
-    """
-
-    nic_octets: int
-    raw_segments: dict[str, int]
-    raw_octets: int
+    nic_octets: int  # of its tagged connections, that its NIC compressed
+    raw_segments: dict[str, int]  # that its NIC sent as they were, by reason
+    raw_octets: int  # what the rank compressed by itself, before, with its classes and seconds
     payload_octets: int
     classes: ClassCounts
     codec_s: float
@@ -75,20 +69,13 @@ class Coded:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Seconds of one iteration of one rank.
+    """Seconds of one iteration of one rank."""
 
-    Attributes:
-        forward_s: getting the batch, and forward up to the loss.
-        update_s: update of the weights, if this rank does it.
-        sum_s: adding gradients: a part of communicating or, with buckets, of ``backward_s``.
-        hidden_s: time in which buckets travelled during backward, or activations during this rank's multiplications.
-    """
-
-    forward_s: float = 0.0
+    forward_s: float = 0.0  # getting the batch, and forward up to the loss
     backward_s: float = 0.0
-    update_s: float = 0.0
-    sum_s: float = 0.0
-    hidden_s: float = 0.0
+    update_s: float = 0.0  # of the weights, if this rank does it
+    sum_s: float = 0.0  # adding gradients: a part of communicating or, with buckets, of ``backward_s``
+    hidden_s: float = 0.0  # in which buckets travelled during backward, or activations during multiplications
 
     @property
     def compute_s(self) -> float:
