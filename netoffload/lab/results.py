@@ -30,10 +30,8 @@ from netoffload.lab.machine import UNKNOWN
 
 T = TypeVar("T")
 
-FORMAT: Final = 8
-"""Version of the records' keys; a newer one is refused."""
-ROOM_OCTETS: Final = 256 * 1024
-"""Room for records and a report with its figure."""
+FORMAT: Final = 8  # version of the records' keys; a newer one is refused
+ROOM_OCTETS: Final = 256 * 1024  # room for records and a report with its figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,20 +54,16 @@ class Configuration:
     parameters: int
     codec: str | None
     bound_k: int | None
-    packing: str | None
-    """How NICs fill frames; None: a run without NICs, or in which ranks compress by themselves."""
+    packing: str | None  # how NICs fill frames; None: a run without NICs, or in which ranks compress by themselves
     rate_bps: int | None
     mtu: int
     error_feedback: bool
     sharing: str
-    offload: str
-    """Which process compressed the tagged data: :class:`~netoffload.config.Offload`."""
+    offload: str  # which process compressed the tagged data: :class:`~netoffload.config.Offload`
     optimizer: str
     """Name and parameters, as ``--optimizer`` takes them. ``momentum`` and ``weight_decay`` are 0 if it has none."""
-    schedule: str
-    """Name and parameters. If it is not ``step``, the divisor is 1 and the interval the run's iterations."""
-    clip_norm: float | None
-    """The largest norm of the mean gradient; None: no limit."""
+    schedule: str  # name and parameters; if it is not ``step``, the divisor is 1 and the interval the run's iterations
+    clip_norm: float | None  # the largest norm of the mean gradient; None: no limit
     bucket_mb: float = 0.0
     """Size of the buckets in which gradients are summed during backward, 10^6 octets; 0: all at once."""
     parallel: str = "data"
@@ -173,16 +167,13 @@ class Traffic:
     """Octets and frames on all wires, and the NICs' counts, in the timed iterations."""
 
     nodes: tuple[NodeTraffic, ...]
-    raw_octets: int
-    """Payload that NICs or ranks compressed, before compression; 0 in a run without compression."""
-    payload_octets: int
-    """The same payload after compression."""
+    raw_octets: int  # payload that NICs or ranks compressed, before compression; 0 in a run without compression
+    payload_octets: int  # the same payload after compression
     blocks: int
     classes: ClassCounts
     codec_s: float
     """Time that the busiest NIC or rank spent compressing and decompressing; it overlaps with communication."""
-    drops: dict[str, int]
-    """Frames that NICs dropped, by reason; reasons that did not occur are left out."""
+    drops: dict[str, int]  # frames that NICs dropped, by reason; reasons that did not occur are left out
     crossed_raw_octets: int | None = None
     """Tagged octets that nobody compressed: a connection's first ones, and what is no float or would not shrink."""
 
@@ -220,8 +211,7 @@ class Record:
     """One training run."""
 
     format: int
-    started: str
-    """UTC, ISO 8601."""
+    started: str  # UTC, ISO 8601
     configuration: Configuration
     versions: Versions
     rate_bps_measured: float | None
@@ -231,8 +221,7 @@ class Record:
     """Octets of a worker's vectors after compression by host or NIC, over the octets of one float32 gradient per
     iteration (Jiang and Agrawal, 5.1: the share of FULLSGD's data)."""
     learning: Learning
-    parameter_sha256: str
-    """Digest of the final parameters, which are the same on every worker of a run with a record."""
+    parameter_sha256: str  # digest of the final parameters, which are the same on every worker of a run with a record
     first_iteration: int
     timed_iterations: int
     """``first_iteration`` counts the iterations of earlier commands, ``timed_iterations`` the timed ones behind them (a

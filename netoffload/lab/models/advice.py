@@ -31,11 +31,8 @@ from netoffload.lab.declared import Column, Finding, words
 from netoffload.lab.models.exchange import Link, gathered_s, meeting_s, ring_delays_s, ring_s
 from netoffload.methods.registry import PERIOD_DEFAULT
 
-WORTH: Final = 1.05
-"""The least speed-up that is worth a change."""
-
-ERROR_MAX: Final = 0.1
-"""Relative error of a gradient up to which an exchange is recommended."""
+WORTH: Final = 1.05  # the least speed-up that is worth a change
+ERROR_MAX: Final = 0.1  # relative error of a gradient up to which an exchange is recommended
 
 NIC_DELAY_S: Final = 16e-6
 """Seconds that two NICs add to a delay: half of what they add to a round trip (docs/lab/nic.md, round trips)."""

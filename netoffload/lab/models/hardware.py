@@ -70,14 +70,12 @@ from netoffload.config import check_bound_k
 from netoffload.errors import UsageError
 from netoffload.lab.declared import Finding
 
-BEAT_BITS: Final = 256
-"""Bits that an AXI stream of the paper's NIC moves in one cycle (INCEPTIONN, VI-A)."""
+BEAT_BITS: Final = 256  # bits that an AXI stream of the paper's NIC moves in one cycle (INCEPTIONN, VI-A)
 
 FLOAT_BITS: Final = 32
 LANES: Final = BEAT_BITS // FLOAT_BITS
 TAGS_BITS: Final = 2 * LANES
-CODE_BITS: Final = np.array((0, 8, 16, 32))
-"""Bits of a code by its tag."""
+CODE_BITS: Final = np.array((0, 8, 16, 32))  # bits of a code by its tag
 LONGEST_VECTOR_BITS: Final = TAGS_BITS + BEAT_BITS
 
 REGISTER_BITS: Final = BEAT_BITS + LONGEST_VECTOR_BITS - 8
@@ -85,8 +83,7 @@ REGISTER_BITS: Final = BEAT_BITS + LONGEST_VECTOR_BITS - 8
 when the longest vector arrives. The decompressor may hold all but an octet of the longest vector when it needs a beat.
 """
 
-MODELLED: Final = tuple(SPECS[codec_id].name for codec_id in TAGGED)
-"""The codecs whose bursts have tags."""
+MODELLED: Final = tuple(SPECS[codec_id].name for codec_id in TAGGED)  # the codecs whose bursts have tags
 
 
 class Beat(NamedTuple):

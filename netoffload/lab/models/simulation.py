@@ -24,11 +24,9 @@ from netoffload.lab.models.gradients import gradients_from
 from netoffload.wire import vnet
 
 GRADIENTS: Final = "gaussian:0.002"
-JUDGED_FLOATS: Final = 16_384
-"""A NIC looks at a flow's first kilobyte before it compresses."""
+JUDGED_FLOATS: Final = 16_384  # a NIC looks at a flow's first kilobyte before it compresses
 LONGEST_FLOATS: Final = 65_536
-RATIO_OCTETS: Final = FLOAT_OCTETS * LONGEST_FLOATS
-"""Length of the vector whose ratio the formula takes."""
+RATIO_OCTETS: Final = FLOAT_OCTETS * LONGEST_FLOATS  # length of the vector whose ratio the formula takes
 
 CHECKED: Final = (4, 8, 16, 64, 256, 1024)
 """Numbers of nodes that are simulated: a ring of 1024 takes two million events."""

@@ -31,8 +31,7 @@ from netoffload.lab.reports.panels import Panel, Series
 from netoffload.lab.training.inprocess import Seen, learnt
 
 TYPES: Final = ("8bit-dynamic", "8bit-linear", "8bit-mantissa", "8bit-static")
-WEIGHTS: Final = (0, 2, 4)
-"""Indices of the layers' weights among the model's tensors."""
+WEIGHTS: Final = (0, 2, 4)  # indices of the layers' weights among the model's tensors
 
 
 def _errors(setting: Setting) -> Json:
@@ -119,13 +118,11 @@ TOTAL_MS: Final[Mapping[str, float]] = {"NervanaGPU": 104.1, "convnet2": 177.0}
 
 FC_MS: Final = 6.5
 """Table 4: the fully connected layers, on one GPU; also, in Table 6, a forward pass of one sub-batch through them."""
-PARALLEL_FC_MS: Final = 3.34
-"""Table 4: the same with a fourth of their outputs."""
+PARALLEL_FC_MS: Final = 3.34  # Table 4: the same with a fourth of their outputs
 FC_PARTS_MS: Final = (1.3, 1.3, 1.5, 0.45, 0.45, 0.5, 0.4, 0.4, 0.2)
 PARALLEL_FC_PARTS_MS: Final = (0.9, 0.9, 0.43, 0.3, 0.3, 0.13, 0.15, 0.15, 0.08)
 """Table 4: forward, backward and update of the three layers."""
-CONV_PENALTY_MS: Final = 0.05
-"""5.1.3: the last convolution's gradient, which nothing hides."""
+CONV_PENALTY_MS: Final = 0.05  # 5.1.3: the last convolution's gradient, which nothing hides
 
 PENALTY_TERMS_MS: Final[Mapping[int, tuple[tuple[float, float], ...]]] = {
     32: ((0.9, 0.9), (1.1, 0.3), (1.1, 0.15), (0.4, 0.3), (1.1, 0.9), (1.1, 0.64)),
@@ -135,8 +132,7 @@ PENALTY_TERMS_MS: Final[Mapping[int, tuple[tuple[float, float], ...]]] = {
 UNHIDDEN_MS: Final[Mapping[int, float]] = {32: 0.9, 8: 0.4}
 UNHIDDEN_COUNT: Final = 5
 
-HIDDEN_MS: Final = 1.3
-"""5.2.2: the multiplication that hides a transfer."""
+HIDDEN_MS: Final = 1.3  # 5.2.2: the multiplication that hides a transfer
 MESSAGES: Final[Mapping[int, tuple[tuple[float, float], tuple[float, float]]]] = {
     128: ((144, 0.035), (18, 0.007)),
     256: ((288, 0.07), (36, 0.01)),
@@ -217,8 +213,7 @@ SPEEDUPS: Final = Item(
     _speedup_reading,
 )
 
-UNLEARNT: Final = 80.0
-"""Test error, where chance is 90 %, above which a network has not learnt."""
+UNLEARNT: Final = 80.0  # test error, where chance is 90 %, above which a network has not learnt
 TEST_IMAGES: Final = 10_000
 CODERS: Final = {"32 bits": None, **{kind: kind for kind in TYPES}}
 NETWORKS: Final = {"dettmers-mnist": ("mnist", 200, 3000, None), "dettmers-cifar": ("cifar10", 100, 1500, 0.02)}

@@ -15,14 +15,10 @@ from typing import Any, Final
 from netoffload.lab.declared import Progress
 from netoffload.lab.reports.panels import Panel
 
-Json = Any
-"""The result of a measurement: dicts, lists, strings, numbers, None."""
+Json = Any  # the result of a measurement: dicts, lists, strings, numbers, None
 
-FULL: Final = "full"
-"""Effort of a run that may take hours; the other one is ``quick``."""
-
-HOLDS: Final = "holds"
-"""Unit of a claim that is a statement: 1 is yes, 0 no."""
+FULL: Final = "full"  # effort of a run that may take hours; the other one is ``quick``
+HOLDS: Final = "holds"  # unit of a claim that is a statement: 1 is yes, 0 no
 
 HOW_TO_GET: Final[Mapping[str, str]] = {
     "mnist": "--mnist DIR with MNIST's four IDX files (http://yann.lecun.com/exdb/mnist or a mirror)",
@@ -30,21 +26,16 @@ HOW_TO_GET: Final[Mapping[str, str]] = {
 }
 """Hints for missing data sets, by name."""
 
-ROUNDING: Final = 1 + 1e-9
-"""A tolerance of half a printed digit is no binary number."""
+ROUNDING: Final = 1 + 1e-9  # a tolerance of half a printed digit is no binary number
 
 
 class Kind(enum.StrEnum):
     """What stands behind a comparison with a printed value."""
 
-    MEASURED = "measured here"
-    """With the paper's own model, data and length, or with what holds for any."""
-    SCALED = "scaled"
-    """The same quantity of something smaller: another model, data set, link or number of iterations."""
-    ARITHMETIC = "arithmetic of the paper"
-    """Computed from the paper's own numbers by what it prints."""
-    FITTED = "fitted afterwards"
-    """Computed by a procedure that was chosen because it gives the printed values."""
+    MEASURED = "measured here"  # with the paper's own model, data and length, or with what holds for any
+    SCALED = "scaled"  # the same quantity of something smaller: another model, data set, link or number of iterations
+    ARITHMETIC = "arithmetic of the paper"  # computed from the paper's own numbers by what it prints
+    FITTED = "fitted afterwards"  # computed by a procedure that was chosen because it gives the printed values
     NOT_HERE = "not reproducible here"
 
     @property
@@ -105,8 +96,7 @@ def _read_claims(path: Path) -> dict[str, list[Claim]]:
     return claims
 
 
-CLAIMS: Final = _read_claims(Path(__file__).with_name("claims.csv"))
-"""The claims of every item."""
+CLAIMS: Final = _read_claims(Path(__file__).with_name("claims.csv"))  # the claims of every item
 
 
 def rows(item: str) -> dict[str, tuple[float, ...]]:

@@ -21,8 +21,7 @@ from netoffload.lab.results import StepRecord
 
 COLUMNS: Final = 100
 HEADINGS: Final = ("claim", "place", "printed ± tolerance", "here", "")
-MOST_VALUES: Final = 12
-"""With more claims that end alike, their line in docs/lab/papers.md has no values."""
+MOST_VALUES: Final = 12  # with more claims that end alike, their line in docs/lab/papers.md has no values
 MOST_NAMES: Final = 8
 """In the command that measures them, more items are named as all: full ones only if there are no quick ones."""
 DIFFERING: Final = ("differs", "does not hold")

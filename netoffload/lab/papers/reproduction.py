@@ -18,8 +18,7 @@ from netoffload.lab.papers.item import FULL, HOW_TO_GET, Item, Setting, Step
 from netoffload.lab.results import StepRecord
 from netoffload.machine.environment import system_versions
 
-OnStep = Callable[[str, float], None]
-"""Called with the name of what begins and the share that is done."""
+OnStep = Callable[[str, float], None]  # called with the name of what begins and the share that is done
 
 
 @contextlib.contextmanager

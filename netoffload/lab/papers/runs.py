@@ -16,8 +16,7 @@ from netoffload.lab.training import run
 from netoffload.lab.training.config import TrainSettings
 from netoffload.lab.training.optimizers import Optimizer, Schedule
 
-SEEDS: Final = (1, 2, 3)
-"""Of runs that are done more than once."""
+SEEDS: Final = (1, 2, 3)  # of runs that are done more than once
 
 
 def seeds_of(is_full: bool) -> Sequence[tuple[int, ...]]:

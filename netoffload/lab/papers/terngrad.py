@@ -92,10 +92,8 @@ FIG2: Final = Item(
     _fig2,
 )
 
-WORKERS: Final = {False: (2, 8, 64), True: (2, 4, 8, 16)}
-"""By whether runs are full."""
-AVERAGE: Final = 0.9999
-"""Section 4: decay of the moving average of the weights, whose accuracy counts."""
+WORKERS: Final = {False: (2, 8, 64), True: (2, 4, 8, 16)}  # by whether runs are full
+AVERAGE: Final = 0.9999  # section 4: decay of the moving average of the weights, whose accuracy counts
 TOTAL_BATCH: Final = 64
 OPTIMIZERS: Final = {"momentum SGD": (0.01, 0.9), "vanilla SGD": (0.1, 0.0)}
 

@@ -36,8 +36,7 @@ td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabul
 """
 CLASSES: Final = {"agrees": "agrees", "holds": "holds", "differs": "differs", "does not hold": "not"}
 NUMBERS: Final = page.HEADINGS[2:4]
-READABLE: Final = 0.85
-"""Least pixels per point of a figure; with fewer, its letters are too small."""
+READABLE: Final = 0.85  # least pixels per point of a figure; with fewer, its letters are too small
 
 
 def text(papers: Sequence[Paper], folder: Path) -> str:

@@ -28,8 +28,7 @@ CODEC_COLOUR: Final = "#222222"
 WIRE_COLOUR: Final = "#56B4E9"
 CLASS_COLOURS: Final = {"0": "#E8E8E8", "8": "#A6CEE3", "16": "#5E9FC9", "32": "#0B4F7D"}
 SERIES_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#222222", "#B8A900")
-PRINTED_COLOUR: Final = "#A8A8A8"
-"""Colour of a paper's printed values."""
+PRINTED_COLOUR: Final = "#A8A8A8"  # colour of a paper's printed values
 TEXT_COLOUR: Final = "#222222"
 MUTED_COLOUR: Final = "#666666"
 
@@ -51,8 +50,7 @@ STYLE: Final[dict[Any, Any]] = {
     "svg.hashsalt": "netoffload",  # the same figure gives the same file
 }
 
-DESCRIPTION_CHARACTERS: Final = 150
-"""Characters of a line below the headline that fit into the figure."""
+DESCRIPTION_CHARACTERS: Final = 150  # characters of a line below the headline that fit into the figure
 
 LONG_NAMES: Final = {
     "wa": "worker-aggregator",
@@ -63,8 +61,7 @@ LONG_NAMES: Final = {
     "inc+c": "with compression",
 }
 
-LONGEST_NAME: Final = 24
-"""Most characters of a bar's name that fit beside its row."""
+LONGEST_NAME: Final = 24  # most characters of a bar's name that fit beside its row
 
 LEGEND: Final[dict[str, Any]] = {
     "frameon": False,

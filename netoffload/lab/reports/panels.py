@@ -16,18 +16,14 @@ from netoffload.lab.reports.figure import MUTED_COLOUR, PRINTED_COLOUR, SERIES_C
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS: Final = 3
-"""Number of panels side by side."""
+COLUMNS: Final = 3  # number of panels side by side
 BAND_ALPHA: Final = 0.15
 PANEL_INCHES: Final = (3.9, 3.1)
-NARROWEST: Final = 1.4
-"""Least width of a figure, in panels, so that its title fits."""
-HEADROOM: Final = 1.25
-"""Height of the y axis over the highest bar, to leave room for the legend."""
+NARROWEST: Final = 1.4  # least width of a figure, in panels, so that its title fits
+HEADROOM: Final = 1.25  # height of the y axis over the highest bar, to leave room for the legend
 TITLE_CHARACTERS: Final = 46
 LONGEST_TICK: Final = 12
-MARKERS: Final = "oD^"
-"""Markers of lines; the next one is taken when the colours begin again."""
+MARKERS: Final = "oD^"  # markers of lines; the next one is taken when the colours begin again
 
 
 @dataclass(frozen=True)

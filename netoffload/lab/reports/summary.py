@@ -11,11 +11,8 @@ from netoffload.config import Offload, check_choice
 from netoffload.errors import UsageError
 from netoffload.lab.results import Configuration, Record, Versions
 
-VIA_NICS: Final = " via NICs"
-"""End of the name of an uncompressed method that went through NICs."""
-
-INLINE: Final = " inline"
-"""End of the name of a method whose ranks compressed by themselves."""
+VIA_NICS: Final = " via NICs"  # end of the name of an uncompressed method that went through NICs
+INLINE: Final = " inline"  # end of the name of a method whose ranks compressed by themselves
 
 EXCHANGE_ORDER: Final = (
     *("wa", f"wa{VIA_NICS}", "wa+c", f"wa+c{INLINE}"),
@@ -34,8 +31,7 @@ class Axis:
 
     name: str
     bar_name: Callable[[Record], str]
-    place: Callable[[Record], int]
-    """Orders the bars; those with the same place stand in the order of their runs."""
+    place: Callable[[Record], int]  # orders the bars; those with the same place stand in the order of their runs
     varies: frozenset[str]
     title: str
     marked: frozenset[str] = frozenset()
@@ -150,18 +146,14 @@ class Bar:
 class Summary:
     """A whole report: the bars in their order, and what they share."""
 
-    axis: Axis
-    """The axis along which the bars differ."""
+    axis: Axis  # the axis along which the bars differ
     bars: dict[str, Bar]
     configuration: Configuration
     """The first record's through NICs, else the first record's; other records may differ along :attr:`axis`."""
-    machine: str
-    """The machine of all records, in words."""
-    differences: dict[str, list[str]]
-    """Versions in which the records differ: their values, by name."""
+    machine: str  # the machine of all records, in words
+    differences: dict[str, list[str]]  # versions in which the records differ: their values, by name
     rate_bps_measured: float | None
-    learning_rates: dict[str, float]
-    """Learning rates at the start, by bar."""
+    learning_rates: dict[str, float]  # learning rates at the start, by bar
 
     def speedup(self, slow: str, fast: str) -> float | None:
         """Return time per iteration of ``slow`` over that of ``fast``; None if one was not run.

@@ -53,8 +53,7 @@ def _learning_rates(summary: Summary) -> str:
     return f"learning rate {usual:g}" + (f" ({', '.join(others)})" if others else "")
 
 
-WIDEST: Final = 6
-"""With more bars than this, bars become rows and quantities columns."""
+WIDEST: Final = 6  # with more bars than this, bars become rows and quantities columns
 
 PLUS_MINUS: Final = "\N{PLUS-MINUS SIGN}"
 

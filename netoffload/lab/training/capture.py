@@ -19,14 +19,12 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.lab.results import write_file
 
-CAPTURE_FILE: Final = "gradients.npy"
-"""File of the vectors, in the result folder."""
+CAPTURE_FILE: Final = "gradients.npy"  # file of the vectors, in the result folder
 
 LAYERS_FILE: Final = "gradients.layers.json"
 """File of the layers, in the result folder; a user's ``NAME.npy`` gets ``NAME.layers.json`` beside it."""
 
-MAX_VECTORS: Final = 32
-"""Most vectors that are kept: 32 of HDC's gradients are 147 MB."""
+MAX_VECTORS: Final = 32  # most vectors that are kept: 32 of HDC's gradients are 147 MB
 
 
 @dataclasses.dataclass(frozen=True)

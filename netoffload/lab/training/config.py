@@ -30,14 +30,9 @@ from netoffload.lab.training.optimizers import OPTIMIZERS, SCHEDULES, Optimizer,
 if TYPE_CHECKING:
     from torch import nn
 
-WORKERS_MAX: Final = 64
-"""Most ranks of a run: the most nodes of a testbed."""
-
-SEED_MAX: Final = 2**63 - 1
-"""The largest seed that torch and NumPy both take."""
-
-FLOAT32: Final = "float32"
-"""Name of the activations' type that is not compressed."""
+WORKERS_MAX: Final = 64  # most ranks of a run: the most nodes of a testbed
+SEED_MAX: Final = 2**63 - 1  # the largest seed that torch and NumPy both take
+FLOAT32: Final = "float32"  # name of the activations' type that is not compressed
 
 LEARNING_RATE_MAX: Final = {"terngrad": 0.01}
 """Methods that need a smaller learning rate than models begin with. Ternary gradients are mostly noise, and with 0.1
@@ -67,18 +62,12 @@ class TrainSettings:
 
     The help of ``netoffload train`` explains the fields, which have the names of its options.
 
-    Attributes:
-        method: a name of :mod:`netoffload.methods.registry` with its parameters; ``--exchange`` on the command line.
-        learning_rate: at the start. None: the model's own, or the largest that the method takes.
-        loss_scale: a term of mixed-precision training: gradients are multiplied by it before the method gets them and
-            divided by it afterwards. So an error bound of 2^-k on the wire is 2^-k / loss_scale for the gradient. It is
-            a power of two, so that it changes only exponents.
-        eval_every: accuracies on the way are those of worker 0, outside the timed part.
-        sharing: one of :data:`~netoffload.lab.training.data_spec.SHARINGS`.
-        parallel: a :class:`Parallel` (:mod:`netoffload.lab.training.parallel`).
+    ``loss_scale`` is a term of mixed-precision training: gradients are multiplied by it before the method gets them and
+    divided by it afterwards. So an error bound of 2^-k on the wire is 2^-k / loss_scale for the gradient. It is a power
+    of two, so that it changes only exponents.
     """
 
-    method: str
+    method: str  # of :mod:`netoffload.methods.registry`, with its parameters; ``--exchange`` on the command line
     nodes: int = 4
     iterations: int = 200
     seed: int = 1
@@ -86,7 +75,7 @@ class TrainSettings:
     data: str | None = None
     data_dir: str | None = None
     batch: int = 25
-    learning_rate: float | None = None
+    learning_rate: float | None = None  # at the start; None: the model's own, or the largest that the method takes
     optimizer: str | None = None
     schedule: str | None = None
     learning_rate_divisor: float | None = None
@@ -95,13 +84,13 @@ class TrainSettings:
     weight_decay: float | None = None
     clip_norm: float | None = None
     loss_scale: float = 1.0
-    eval_every: int = 0
+    eval_every: int = 0  # accuracies on the way are those of worker 0, outside the timed part
     stop_at_accuracy: float | None = None
     error_feedback: bool = False
-    sharing: str = "partitioned"
+    sharing: str = "partitioned"  # one of :data:`~netoffload.lab.training.data_spec.SHARINGS`
     offload: str = Offload.NIC.value
     bucket_mb: float = 0.0
-    parallel: str = Parallel.DATA.value
+    parallel: str = Parallel.DATA.value  # :mod:`netoffload.lab.training.parallel`
     activations: str = FLOAT32
     sub_batches: int = 1
 

@@ -76,8 +76,7 @@ def open_saved(folder: Path) -> Dataset:
         raise UsageError(f"cannot open the data set saved in {folder}: {error}") from error
 
 
-SYNTHETIC_TESTS: Final = 16
-"""Test samples of synthetic data: enough to run the model in evaluation mode."""
+SYNTHETIC_TESTS: Final = 16  # test samples of synthetic data: enough to run the model in evaluation mode
 
 LOADERS: Final[Mapping[str, Callable[[TrainSettings], Dataset]]] = {
     "digits": lambda run: load_digits(run.seed),

@@ -56,8 +56,7 @@ SampleShape = Shape | Tokens
 GREY_28: Final = Shape(1, 28)
 COLOUR_32: Final = Shape(3, 32)
 IMAGENET: Final = Shape(3, 224, 1000)
-TEXT: Final = Tokens(128, 96)
-"""Characters of the text corpus: printable ASCII and the line's end."""
+TEXT: Final = Tokens(128, 96)  # characters of the text corpus: printable ASCII and the line's end
 
 SYNTHETIC: Final = "synthetic"
 SAMPLES: Final = "samples"

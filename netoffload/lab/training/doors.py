@@ -40,11 +40,9 @@ from netoffload.transport import Calls, CommInfo, DataPlane, Request, Settings
 from netoffload.transport.info import NicAccount
 from netoffload.transport.rounds.exchange import TcpExchange
 
-AnyCalls = Calls[Any]
-"""The calls of a rank over a data plane of any kind."""
+AnyCalls = Calls[Any]  # the calls of a rank over a data plane of any kind
 
-WHOLE_OCTETS: Final = 1 << 62
-"""Size of a bucket that holds every model."""
+WHOLE_OCTETS: Final = 1 << 62  # size of a bucket that holds every model
 
 
 class ThreadCalls(Calls[DataPlane]):

@@ -40,11 +40,8 @@ from netoffload.lab.training.doors import Door, ThreadCalls
 from netoffload.lab.training.loop import AfterIteration, RankRun, iterate
 from netoffload.lab.training.replica import Replica
 
-CAPACITY_OCTETS: Final = 8 << 20
-"""Octets of HDC's gradient fit, so threads take fewer turns."""
-
-TIMEOUT_S: Final = 120.0
-"""Time that a rank waits for another one's computing."""
+CAPACITY_OCTETS: Final = 8 << 20  # octets of HDC's gradient fit, so threads take fewer turns
+TIMEOUT_S: Final = 120.0  # time that a rank waits for another one's computing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +104,7 @@ def run_threads(
     )
 
 
-SAMPLE_EVERY: Final = 50
-"""Iterations from one gradient of a sample to the next."""
+SAMPLE_EVERY: Final = 50  # iterations from one gradient of a sample to the next
 
 
 def train_alone(settings: TrainSettings, worker: int = 0) -> Iterator[tuple[Float32Array, float]]:
@@ -142,8 +138,7 @@ def sample_gradients(vectors: int = 4, seed: int = 1) -> Float32Array:
     return np.stack([gradient.copy() for number, (gradient, _) in steps if number % SAMPLE_EVERY == 0])
 
 
-KEPT_LOSSES: Final = 60
-"""Number of points of a curve."""
+KEPT_LOSSES: Final = 60  # number of points of a curve
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,8 +170,7 @@ class Seen:
         return compressor.decode(compressor.encode_shared(self.own[0], shared, states[0]), self.layout)
 
 
-Observe = Callable[[int, Seen], None]
-"""Called with the number of an iteration, from 1, and its gradients."""
+Observe = Callable[[int, Seen], None]  # called with the number of an iteration, from 1, and its gradients
 
 
 def learnt(

@@ -23,8 +23,7 @@ from netoffload.lab.training.networks import FullyConnected, cross_entropy
 from netoffload.methods import Topology
 from netoffload.methods.buckets import cut
 
-BASE_OCTETS: Final = 500_000_000
-"""Memory of Python, torch, Numba's kernels and MPI in one rank."""
+BASE_OCTETS: Final = 500_000_000  # memory of Python, torch, Numba's kernels and MPI in one rank
 
 TRANSIENT: Final = {
     Topology.RING: 0,

@@ -26,8 +26,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 
-VECTORS_KEPT: Final = 4
-"""The latest gradients, which stand for those of other ranks."""
+VECTORS_KEPT: Final = 4  # the latest gradients, which stand for those of other ranks
 
 RANK_ALONE: Final = {
     **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},

@@ -123,8 +123,7 @@ SENT_EXACT: Final = ("bypass_no_gain", "bypass_exact")
 NOT_TAGGED: Final = ("bypass_not_tcp", "bypass_untagged", "bypass_syn", "bypass_no_payload")
 """Counters of segments that nobody wants compressed."""
 
-SEGMENT_OCTETS_MAX: Final = 65_535
-"""Largest segment that a NIC gets from its host."""
+SEGMENT_OCTETS_MAX: Final = 65_535  # largest segment that a NIC gets from its host
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,8 +19,7 @@ from netoffload.lab.training import checkpoint
 from netoffload.lab.training.capture import CAPTURE_FILE, LAYERS_FILE, check_tensorboard
 from netoffload.lab.training.config import Checkpointing, TrainSettings
 
-RECORD_FILE: Final = "record.json"
-"""File beside a checkpoint: the record of a finished run."""
+RECORD_FILE: Final = "record.json"  # file beside a checkpoint: the record of a finished run
 
 BASELINES: Final = ("direct", "nic", "both")
 """How methods run that use no codec of a NIC: without NICs, through NICs that do not change their data, or both."""

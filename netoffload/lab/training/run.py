@@ -38,14 +38,12 @@ from netoffload.methods import Topology
 START_S: Final = 120.0
 """Time allowed for a run's start and end: importing torch on all ranks of a small machine takes seconds."""
 
-SLOW_CORE_FLOPS: Final = 5e9
-"""Operations per second of a rank that shares an old core."""
+SLOW_CORE_FLOPS: Final = 5e9  # operations per second of a rank that shares an old core
 
 Progress = Callable[[str, Step], None]
 """Called with the name of the run (:attr:`Planned.name`) and its progress."""
 
-EVALUATION_S: Final = 60.0
-"""Time allowed for measuring an accuracy."""
+EVALUATION_S: Final = 60.0  # time allowed for measuring an accuracy
 
 
 def run_all(
