@@ -22,10 +22,7 @@ def has_curve(record: Record) -> bool:
 
 
 def draw_curves(records: Sequence[Record], path: Path) -> None:
-    """Draw accuracy over octets and over time, and losses, into a file: three panels for each model.
-
-    Records without a curve are left out.
-    """
+    """Draw accuracy over octets and over time, and losses, of all records with a curve: three panels for each model."""
     panels = curve_panels(records)
     if not panels:
         raise UsageError("no run measured its accuracy on the way: train with --evaluate-every")
@@ -63,10 +60,7 @@ def _name(record: Record) -> str:
 
 
 def _curve(name: str, learnt: Sequence[dict[str, float]], cost: float) -> Series:
-    """Return the mean of what runs that differ in their seeds learnt, at points that all of them have.
-
-    ``cost`` is that of an iteration.
-    """
+    """Return the mean of what runs of several seeds learnt, at points that all have; ``cost`` is an iteration's."""
     places = [at for at in learnt[0] if all(at in points for points in learnt)]
     of = [[points[at] for points in learnt] for at in places]
     band = (tuple(map(min, of)), tuple(map(max, of))) if len(learnt) > 1 else None

@@ -123,14 +123,10 @@ class ServedState(RunState):
 
 
 class TimedOptimizer(DistributedOptimizer):
-    """A ``DistributedOptimizer`` that times its buckets.
+    """A ``DistributedOptimizer`` that times its buckets."""
 
-    Attributes:
-        waited_s: seconds in which backward waited for means, so far.
-        hidden_s: seconds in which buckets travelled before that, so far; 0 if all travel as one.
-    """
-
-    waited_s = hidden_s = 0.0
+    waited_s = 0.0  # in which backward waited for means, so far
+    hidden_s = 0.0  # in which buckets travelled before that, so far; 0 if all travel as one
     has_buckets = True
     _busy_s = 0.0
 

@@ -110,8 +110,7 @@ SAMPLE_EVERY: Final = 50  # iterations from one gradient of a sample to the next
 def train_alone(settings: TrainSettings, worker: int = 0) -> Iterator[tuple[Float32Array, float]]:
     """Train in this process, with one of torch's threads; the settings' method is not used.
 
-    Yields after each iteration its gradient, float32[n], which the next one overwrites, and the seconds of
-    computing.
+    Yields each iteration's gradient, float32[n], which the next one overwrites, and its seconds of computing.
     """
     dataset = data.load(settings)
     replica = Replica(settings)

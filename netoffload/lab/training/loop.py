@@ -154,16 +154,7 @@ def average_buffers(replica: Replica, exchange: Exchange, workers: int) -> None:
 
 
 class RankRun:
-    """One rank of a run, in a process of its own or in a thread, and its work between iterations.
-
-    Attributes:
-        sent: what this rank sent, without what :meth:`finish` sends.
-        first: number of iterations that earlier commands did.
-        accuracy_after: rank 0's accuracies, 0..1, by the number of iterations.
-        loss_after: rank 0's mean loss since the previous accuracy, if finite, by the number of iterations.
-        board, watches: get this rank's scalars and gradients.
-        on_step: called with the latest :class:`~netoffload.lab.training.outcome.Step` a few times per second.
-    """
+    """One rank of a run, in a process of its own or in a thread, and its work between iterations."""
 
     door: Door
 
@@ -177,13 +168,14 @@ class RankRun:
         self.is_worker = rank < settings.nodes
         self._source = batch_source(settings, dataset, rank) if self.is_worker else None
         self._checkpoints = Checkpoints(checkpointing, self._exchange) if checkpointing else None
-        self.board: Board | None = None
+        self.board: Board | None = None  # gets this rank's scalars
         self.watches: list[Watch] = []
-        self.on_step: Callable[[Step], None] | None = None
+        self.on_step: Callable[[Step], None] | None = None  # called with the latest step a few times per second
         self._stepped_s = -math.inf
-        self.sent, self.timeline, self.first = Sent(), Timeline(), 0
-        self.accuracy_after: dict[str, float] = {}
-        self.loss_after: dict[str, float] = {}
+        self.sent, self.timeline = Sent(), Timeline()  # both without :meth:`finish`
+        self.first = 0  # number of iterations that earlier commands did
+        self.accuracy_after: dict[str, float] = {}  # rank 0's, 0..1, by the number of iterations
+        self.loss_after: dict[str, float] = {}  # rank 0's mean since the previous accuracy, if finite
         self._losses: list[float] = []
 
     def new_batches(self, first: int = 0) -> Batches | None:

@@ -178,12 +178,9 @@ class StepDecay(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class Cosine(Schedule):
-    """Half a cosine down to ``last`` times the first rate (Loshchilov and Hutter, 2017).
+    """Half a cosine, over ``iterations``, down to ``last`` times the first rate (Loshchilov and Hutter, 2017)."""
 
-    It ends after ``iterations``; 0: with the run.
-    """
-
-    iterations: int = 0
+    iterations: int = 0  # 0: the run's
     last: float = 0.0
 
     def _rate_at(self, first: float, iteration: int) -> float:
@@ -193,13 +190,10 @@ class Cosine(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class Polynomial(Schedule):
-    """A power of the share of ``iterations`` (0: the run's) that is left.
-
-    With 0.5 it is the schedule of Wen et al. (TernGrad), 4.
-    """
+    """A power of the share of ``iterations`` that is left; 0.5 is that of Wen et al. (TernGrad), 4."""
 
     power: float = 0.5
-    iterations: int = 0
+    iterations: int = 0  # 0: the run's
 
     def _rate_at(self, first: float, iteration: int) -> float:
         return float(first * max(0.0, 1 - iteration / self.iterations) ** self.power)

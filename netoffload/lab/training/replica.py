@@ -67,23 +67,16 @@ class Travel:
 class Replica:
     """A model over flat buffers, with the optimizer that changes it.
 
-    Attributes:
-        module: the network, whose parameters and gradients are views of the flat buffers.
-        whole: the network that accuracy and digest are of: ``module``, or all ranks' parts after :meth:`collect`.
-        parameters: float32[n]; the workers must agree on it bit for bit.
-        gradient: float32[n], written by :meth:`backward`, averaged by the run's door, read by :meth:`update`.
-        optimizer: changes the parameters, as the doors of ``netoffload.torch`` expect one.
-        iteration: number of the iteration under way, from 0; decides learning rate and dropout.
-        rank: decides, with the run's seed and the iteration, what layers draw (dropout); None: torch's own draw.
-        observe: doors call it with every part of the gradient before that travels.
-        layers: every weight and every bias, in their order in both buffers.
+    ``module`` is the network, whose parameters and gradients are views of the buffers. Accuracy and digest are those of
+    ``whole``: that network, or all ranks' parts after :meth:`collect`. ``layers`` are the weights and biases, in their
+    order in both buffers.
     """
 
     def __init__(self, settings: TrainSettings, module: nn.Module | None = None) -> None:
         self._settings = settings
-        self.rank: int | None = None
-        self.iteration = 0
-        self.observe: Observe = lambda _start, _values: None
+        self.rank: int | None = None  # decides, with seed and iteration, what layers draw; None: torch's own draw
+        self.iteration = 0  # the one under way; decides learning rate and dropout
+        self.observe: Observe = lambda _start, _values: None  # gets every part of the gradient before that travels
         self._loss_factor = settings.loss_scale
         self.module = self.whole = module or build_model(settings)
         # Only FullyConnected overwrites its gradients; torch's own layers add to what is there.
@@ -111,9 +104,10 @@ class Replica:
         # torch's optimizer sees one parameter: each works value by value.
         self._optimizer_view = nn.Parameter(self._flat_parameters)
         self._optimizer = settings.optimizer_spec.make([self._optimizer_view], fused=True)
-        self.parameters: Float32Array = self._flat_parameters.numpy()
+        self.parameters: Float32Array = self._flat_parameters.numpy()  # workers must agree on them bit for bit
+        # Written by backward, averaged by the run's door, read by update.
         self.gradient: Float32Array = self._flat_gradient.numpy()
-        self.optimizer = ReplicaOptimizer(self)
+        self.optimizer = ReplicaOptimizer(self)  # as the doors of ``netoffload.torch`` expect one
 
     @property
     def travelling(self) -> dict[str, nn.Parameter]:
