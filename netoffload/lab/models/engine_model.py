@@ -36,12 +36,6 @@ class Activity(Finding):
     stalls: dict[str, int]
     wire_waits: dict[str, int]
 
-    def explained_stalls(self) -> Iterator[str]:
-        """Yield a line for each kind of stall: its cycles, their share, the reason and its meaning."""
-        for reason, cycles in self.stalls.items():
-            share = cycles / self.cycles
-            yield f"stalled {cycles} cycles ({share:.2%}), {reason}: {hardware.Wait[reason.upper()].meaning}"
-
 
 def _megahertz(clock_hz: float) -> str:
     return f"{mega(clock_hz, '.0f')} MHz"
@@ -92,7 +86,9 @@ class Findings(Finding):
         named = [[name, *cells] for name, cells in zip(both, engines.rows, strict=True)]
         yield replace(engines, columns=[words("engine"), *engines.columns], rows=named)
         for name, did in both.items():
-            yield from (f"{name} {stalled}" for stalled in did.explained_stalls())
+            for reason, cycles in did.stalls.items():
+                share, meaning = cycles / did.cycles, hardware.Wait[reason.upper()].meaning
+                yield f"{name} stalled {cycles} cycles ({share:.2%}), {reason}: {meaning}"
         yield Table.of(Line, self.lines, "Gradients across a line between two such engines, without headers")
         yield Table.of(Cost, self.circuits, "What the engines are made of, without the blocks of the lanes")
 

@@ -67,7 +67,7 @@ class ThreadCalls(Calls[DataPlane]):
         self.totals += CommInfo(1, seconds=time.perf_counter() - started_s)
 
 
-class RunState(CompressionState):
+class _RunState(CompressionState):
     """How a run's gradients or changes of weights travel, over connections that the run has already."""
 
     def __init__(self, settings: TrainSettings, replica: Replica, calls: AnyCalls, **options: Any) -> None:
@@ -81,7 +81,6 @@ class RunState(CompressionState):
         return self.reducer().sent
 
     def submit(self, staged: Staged | StagedSparse, layers: Bucket, *, is_last: bool) -> Request:
-        """See :meth:`CompressionState.submit`."""
         assert isinstance(staged, Staged), "the flat gradient is dense"
         self._replica.observe(self.layers.layout.offsets[layers[0]], staged.values())
         return self._submit(staged, layers, is_last=is_last)
@@ -90,7 +89,7 @@ class RunState(CompressionState):
         return super().submit(staged, layers, is_last=is_last)
 
 
-class ServedState(RunState):
+class _ServedState(_RunState):
     """The state of a worker of a server, which no user's state has: the last rank adds the workers' payloads."""
 
     def __init__(self, settings: TrainSettings, replica: Replica, calls: AnyCalls) -> None:
@@ -103,7 +102,6 @@ class ServedState(RunState):
 
     @property
     def sent(self) -> Sent:
-        """See :attr:`RunState.sent`."""
         return self._method.sent
 
     def _submit(self, staged: Staged, layers: Bucket, *, is_last: bool) -> Request:
@@ -114,11 +112,9 @@ class ServedState(RunState):
         return self.connected().start(average, LANES)
 
     def state_dict(self) -> Memory:
-        """See :meth:`CompressionState.state_dict`."""
         return self._method.memory()
 
     def load_state_dict(self, state: Memory) -> None:
-        """See :meth:`CompressionState.load_state_dict`."""
         self._method.remember(state)
 
 
@@ -161,10 +157,10 @@ class Door:
         return waited_s, hidden_s, self.exchange.stopwatch.reduce_s if self.exchange else 0.0
 
 
-def _gradient_state(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> RunState:
+def _gradient_state(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> _RunState:
     if settings.spec.has_server:
-        return ServedState(settings, replica, calls)
-    return RunState(settings, replica, calls, compressor=settings.method)
+        return _ServedState(settings, replica, calls)
+    return _RunState(settings, replica, calls, compressor=settings.method)
 
 
 def door_for(settings: TrainSettings, replica: Replica, calls: AnyCalls) -> Door:
@@ -216,7 +212,7 @@ def _averaging_weights(settings: TrainSettings, replica: Replica, calls: AnyCall
         replica.optimizer,
         every=settings.spec.period,
         method=f"{settings.spec.short}:{','.join(items)}",
-        state=RunState(settings, replica, calls, offload="off"),
+        state=_RunState(settings, replica, calls, offload="off"),
     )
 
     def step() -> None:

@@ -235,8 +235,10 @@ def make_record(
 ) -> Record:
     """Make the record from the results of the ranks."""
     has_weights = settings.spec.topology is not Topology.SERVER
-    check_replicas([outcome for outcome in outcomes if outcome.is_worker or has_weights])
     first = outcomes[0]
+    replicas = [outcome for outcome in outcomes if outcome.is_worker or has_weights]
+    if different := [str(outcome.rank) for outcome in replicas if outcome.sha256 != first.sha256]:
+        raise ReplicaError(f"the parameters of rank {', '.join(different)} differ from those of rank 0")
     if first.traffic is None or first.learning is None or first.versions is None:
         raise RunError("rank 0 left an incomplete result")
     traffic = with_coded(first.traffic, outcomes)
@@ -265,13 +267,6 @@ def _efficiency(outcomes: Sequence[RankOutcome], traffic: Traffic) -> float:
     workers = [each.vector_octets / traffic.ratio + each.activation_octets for each in sent]
     whole = FLOAT_OCTETS * outcomes[0].parameters * len(outcomes[0].wall_s)
     return sum(workers) / len(workers) / whole
-
-
-def check_replicas(outcomes: Sequence[RankOutcome]) -> None:
-    """Compare the parameters of ranks, bit for bit by their SHA-256."""
-    different = [str(outcome.rank) for outcome in outcomes if outcome.sha256 != outcomes[0].sha256]
-    if different:
-        raise ReplicaError(f"the parameters of rank {', '.join(different)} differ from those of rank 0")
 
 
 def _timing(outcomes: Sequence[RankOutcome], period: int) -> Timing:
