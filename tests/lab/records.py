@@ -1,6 +1,7 @@
 """Records of runs that never ran."""
 
 from dataclasses import replace
+from typing import Any
 
 from netoffload.lab.results import (
     FORMAT,
@@ -18,15 +19,16 @@ from netoffload.lab.results import (
 VERSIONS = Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab")
 
 
-def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9, via_nics: bool = False) -> Record:
+def a_run(exchange: str, wall_s: float, *, via_nics: bool = False, **configured: Any) -> Record:
     compressed = exchange.endswith("+c")
     configuration = Configuration(
-        "hdc", exchange, 4, 10, seed, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 1.0, "digits", 1149010,
-        None, None, None, rate_bps, 1500, False, "partitioned", "nic",
+        "hdc", exchange, 4, 10, 1, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 1.0, "digits", 1149010,
+        None, None, None, 10**9, 1500, False, "partitioned", "nic",
         "sgd:momentum=0.9,weight_decay=5e-05,nesterov=false", "step:warmup=0,divisor=5.0,interval=2000", None,
     )  # fmt: skip
     if compressed or via_nics:
         configuration = replace(configuration, codec="inceptionn", bound_k=10, packing="coalesced")
+    configuration = replace(configuration, **configured)
     wall, compute = Spread.of([wall_s]), Spread.of([0.010])
     classes = ClassCounts(70, 20, 9, 1) if compressed else ClassCounts(0, 0, 0, 0)
     traffic = Traffic(

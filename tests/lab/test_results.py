@@ -13,11 +13,10 @@ from tests.shared.commands import netoffload
 
 
 def a_record() -> results.Record:
-    run, samples = a_run("inc+c", 0.03), results.Spread.of([0.03, 0.02, 0.04])
+    run, samples = a_run("inc+c", 0.03, loss_scale=4.0), results.Spread.of([0.03, 0.02, 0.04])
     nodes = (results.NodeTraffic("n0", 1000, 10), results.NodeTraffic("n1", 500, 6))
     return dataclasses.replace(
         run,
-        configuration=dataclasses.replace(run.configuration, loss_scale=4.0),
         rate_bps_measured=None,
         timing=results.Timing(samples, samples, samples, samples, samples, samples, samples, None),
         traffic=results.Traffic(nodes, 600, 100, 7, results.ClassCounts(1, 2, 3, 4), 0.5, {"drop_checksum": 2}),

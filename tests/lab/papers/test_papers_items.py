@@ -136,10 +136,7 @@ def test_two_programs_do_not_reproduce_into_one_folder(tmp_path: Path) -> None:
         refused.append(str(caught.value))
         return {"value": 1.0}
 
-    alone = MadeItem(
-        "made-item", "A made item", "Smaller.", lambda _is_full: [Step("a", step)], lambda _: Reading({}, [])
-    )
-    assert run(alone, tmp_path) == []
+    assert run(dataclasses.replace(made_item(), steps=lambda _is_full: [Step("a", step)]), tmp_path) == []
     assert refused == [f"another program reproduces into {tmp_path}: wait for its end, or name another --out"]
     assert run(made_item("b"), tmp_path) == []
 

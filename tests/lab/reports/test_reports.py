@@ -96,7 +96,7 @@ def test_a_speed_up_is_over_the_baseline_without_nics() -> None:
 
 def test_learning_rates_may_differ_between_bars_and_are_told() -> None:
     runs = four_runs()
-    runs[3] = replace(runs[3], configuration=replace(runs[3].configuration, learning_rate=0.01))
+    runs[3] = a_run("wa+c", 0.150, learning_rate=0.01)
     assert "learning rate 0.1 (wa+c 0.01)" in reports.describe_run(reports.summarise(runs))
     with pytest.raises(UsageError, match="differ in learning_rate"):
         reports.summarise([*runs, a_run("wa+c", 0.1)])
@@ -116,11 +116,7 @@ def test_the_table_says_what_was_measured() -> None:
 
 
 def bounds() -> list[Record]:
-    runs = [a_run("inc+c", 0.02 + 0.005 * bound_k) for bound_k in (10, 6, 8)]
-    return [
-        replace(run, configuration=replace(run.configuration, bound_k=bound_k))
-        for run, bound_k in zip(runs, (10, 6, 8), strict=True)
-    ]
+    return [a_run("inc+c", 0.02 + 0.005 * bound_k, bound_k=bound_k) for bound_k in (10, 6, 8)]
 
 
 def test_a_comparison_of_bounds_shares_everything_else() -> None:
@@ -147,8 +143,7 @@ def test_a_comparison_of_bounds_shares_everything_else() -> None:
 
 
 def test_a_comparison_of_numbers_of_workers_is_in_their_order() -> None:
-    runs = [a_run("inc", 0.05), a_run("inc", 0.04)]
-    runs[1] = replace(runs[1], configuration=replace(runs[1].configuration, nodes=2))
+    runs = [a_run("inc", 0.05), a_run("inc", 0.04, nodes=2)]
     assert list(reports.summarise(runs, reports.get("nodes")).bars) == ["2 workers", "4 workers"]
     with pytest.raises(UsageError, match="axis 'colour' is unknown: choose from exchange, bound, nodes"):
         reports.get("colour")
@@ -179,10 +174,8 @@ def test_many_exchanges_are_rows() -> None:
 
 
 def test_a_residual_is_part_of_a_row_s_name() -> None:
-    plain = a_run("qsgd", 0.1)
-    kept = replace(plain, configuration=replace(plain.configuration, error_feedback=True))
-    cut = replace(plain, configuration=replace(plain.configuration, bucket_mb=0.5))
-    assert list(reports.summarise([plain, kept, cut]).bars) == ["qsgd", "qsgd+ef", "qsgd 0.5 MB"]
+    runs = [a_run("qsgd", 0.1, **more) for more in ({}, {"error_feedback": True}, {"bucket_mb": 0.5})]
+    assert list(reports.summarise(runs).bars) == ["qsgd", "qsgd+ef", "qsgd 0.5 MB"]
 
 
 def test_the_parts_of_an_iteration_are_rows_where_a_record_has_them() -> None:
@@ -236,9 +229,8 @@ def test_a_report_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> N
 
 
 def a_curve(exchange: str, wall_s: float, accuracies: dict[str, float], **configuration: Any) -> Record:
-    run = a_run(exchange, wall_s)
     learning = Learning(0.9, accuracies, 0.1, {"10": 2.5})
-    return replace(run, learning=learning, configuration=replace(run.configuration, **configuration))
+    return replace(a_run(exchange, wall_s, **configuration), learning=learning)
 
 
 def test_curves_are_accuracy_over_octets_and_time_with_the_band_of_their_seeds() -> None:

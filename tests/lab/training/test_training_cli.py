@@ -38,7 +38,6 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
         (("--exchange", "wa:groups=3"), "wa:groups=3: 4 workers do not make 3 groups of equal size"),
         (("--data", "cifar10", "--data-dir", "/nonexistent"), "hdc takes 28x28 grey images"),
         (("--data", "synthetic:side=x"), "synthetic data of this model takes channels=N, side=N"),
-        (("--sharing", "dirichlet:alpha=0.001", "--nodes", "9"), "samples by dirichlet:alpha=0.001: a batch is 25"),
         (("--sharing", "fair"), "sharing 'fair' is unknown: choose from partitioned, shared"),
         (("--nodes", "0"), "0 workers"),
         (("--nodes", "1", "--exchange", "wa", "--exchange", "inc+c"), "1 worker exchanges nothing by inc+c"),
