@@ -80,21 +80,18 @@ class Configuration:
 
 @dataclasses.dataclass(frozen=True)
 class Versions:
-    """Versions and machine; ``kernel`` is Linux, ``codec_kernel`` the variant of ``netoffload.codec.kernels`` in use.
-
-    ``machine`` tells machines apart: the start of a SHA-256 of the machine's identity, or ``unknown``.
-    """
+    """Versions and machine."""
 
     netoffload: str
     python: str
     numpy: str
     torch: str
     mpi: str
-    kernel: str
-    codec_kernel: str
+    kernel: str  # Linux
+    codec_kernel: str  # the variant of ``netoffload.codec.kernels`` in use
     cpu: str
     cores: int
-    machine: str
+    machine: str  # tells machines apart: the start of a SHA-256 of the machine's identity, or ``unknown``
 
     @property
     def computer(self) -> str:
@@ -121,21 +118,16 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Seconds per iteration, each the mean over the workers: wall = compute + communicate in every iteration.
-
-    ``compute_s`` is forward, backward and the update of the weights, wherever the update happens; ``communicate_s`` is
-    the rest. ``sum_s``, the time to add gradients, is part of ``communicate_s``. ``hidden_s`` is the time in which
-    buckets travelled during backward, or activations during multiplications. None: unknown in an older format.
-    """
+    """Seconds per iteration, each the mean over the workers; None: unknown in an older format."""
 
     wall_s: Spread
-    compute_s: Spread
-    communicate_s: Spread
+    compute_s: Spread  # forward, backward and the update of the weights, wherever the update happens
+    communicate_s: Spread  # the rest: wall = compute + communicate in every iteration
     forward_s: Spread | None = None
     backward_s: Spread | None = None
     update_s: Spread | None = None
-    sum_s: Spread | None = None
-    hidden_s: Spread | None = None
+    sum_s: Spread | None = None  # adding gradients, a part of ``communicate_s``
+    hidden_s: Spread | None = None  # in which buckets travelled during backward, or activations during multiplications
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,11 +331,7 @@ SUFFIX: Final = ".jsonl"
 
 @dataclasses.dataclass(frozen=True)
 class StepRecord:
-    """One measurement for a paper and its origin; lines of a quick run do not count for a full one.
-
-    ``load_1min`` is the load of the machine when it began, ``commit`` that of the program's source; ``unknown`` if the
-    source is no checkout. ``settings`` says in words how it trained, a text for each kind of run.
-    """
+    """One measurement for a paper and its origin; lines of a quick run do not count for a full one."""
 
     format: int
     item: str
@@ -351,12 +339,12 @@ class StepRecord:
     effort: str
     started: str
     wall_s: float
-    load_1min: float | None
+    load_1min: float | None  # of the machine, when it began
     command: str
     machine: str
-    commit: str
+    commit: str  # of the program's source; ``unknown`` if that is no checkout
     versions: dict[str, str]
-    settings: tuple[str, ...]
+    settings: tuple[str, ...]  # how it trained in words, a text for each kind of run
     value: Any
 
 

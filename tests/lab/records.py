@@ -30,16 +30,10 @@ def a_run(exchange: str, wall_s: float, *, via_nics: bool = False, **configured:
         configuration = replace(configuration, codec="inceptionn", bound_k=10, packing="coalesced")
     configuration = replace(configuration, **configured)
     wall, compute = Spread.of([wall_s]), Spread.of([0.010])
-    classes = ClassCounts(70, 20, 9, 1) if compressed else ClassCounts(0, 0, 0, 0)
-    traffic = Traffic(
-        (NodeTraffic("n0", 20_000_000, 3_000), NodeTraffic("n1", 30_000_000, 4_000)),
-        500 if compressed else 0,
-        100 if compressed else 0,
-        9 if compressed else 0,
-        classes,
-        0.04 if compressed else 0.0,
-        {},
-    )
+    nodes = (NodeTraffic("n0", 20_000_000, 3_000), NodeTraffic("n1", 30_000_000, 4_000))
+    traffic = Traffic(nodes, 0, 0, 0, ClassCounts(0, 0, 0, 0), 0.0, {})
+    if compressed:
+        traffic = Traffic(nodes, 500, 100, 9, ClassCounts(70, 20, 9, 1), 0.04, {})
     return Record(
         FORMAT,
         "2026-01-01T00:00:00+00:00",

@@ -179,12 +179,9 @@ class Shifter(Finding):
 
 @dataclass(frozen=True)
 class Circuit:
-    """What an engine is made of, without the blocks of its lanes; shifters fill or empty its register at any octet.
+    """What an engine is made of, without the blocks of its lanes; shifters fill or empty its register at any octet."""
 
-    ``longest_bits`` is the most that a beat can add to the register.
-    """
-
-    longest_bits: int
+    longest_bits: int  # the most that a beat can add to the register
     when_full: Wait
     when_short: Wait
     shifters: tuple[Shifter, ...]

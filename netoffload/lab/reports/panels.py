@@ -28,18 +28,15 @@ MARKERS: Final = "oD^"  # markers of lines; the next one is taken when the colou
 
 @dataclass(frozen=True)
 class Series:
-    """A named series of numbers.
-
-    ``xs`` are numbers, or names of bars. ``printed`` ones are a paper's, not ours. ``band``, around a line, is the
-    lowest and the highest of several runs at each place; ``notes`` stand beside its points.
-    """
+    """A named series of numbers."""
 
     name: str
-    xs: tuple[float | str, ...]
+    xs: tuple[float | str, ...]  # numbers, or names of bars
     ys: tuple[float, ...]
-    printed: bool = False
+    printed: bool = False  # a paper's, not ours
     band: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    notes: tuple[str, ...] = ()
+    """Around a line: the lowest and the highest of several runs at each place."""
+    notes: tuple[str, ...] = ()  # beside the points of a line
 
 
 @dataclass(frozen=True)

@@ -23,19 +23,15 @@ EXCHANGE_ORDER: Final = (
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """The axis along which bars differ; ``varies`` are the fields of the configuration that differ between bars.
-
-    ``marked`` ones may differ between bars too, but not within a bar, and the report names them. ``optional`` ones may
-    differ between runs with NICs and without. ``title`` stands behind the number of bars in a figure of many.
-    """
+    """The axis along which bars differ, and fields of the configuration that may differ."""
 
     name: str
     bar_name: Callable[[Record], str]
     place: Callable[[Record], int]  # orders the bars; those with the same place stand in the order of their runs
-    varies: frozenset[str]
-    title: str
-    marked: frozenset[str] = frozenset()
-    optional: frozenset[str] = frozenset()
+    varies: frozenset[str]  # between bars
+    title: str  # stands behind the number of bars in a figure of many
+    marked: frozenset[str] = frozenset()  # between bars too, but not within a bar; the report names them
+    optional: frozenset[str] = frozenset()  # between runs with NICs and without
 
     @property
     def may_differ(self) -> frozenset[str]:

@@ -142,10 +142,7 @@ KEPT_LOSSES: Final = 60  # number of points of a curve
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """The gradients of one iteration: worker 0's own, the others' if needed, and the sum of all after coding.
-
-    ``outputs`` returns those of every layer with weights, in order, each float32[batch, ...], for the next batch.
-    """
+    """The gradients of one iteration: worker 0's own, the others' if needed, and the sum of all after coding."""
 
     own: list[Float32Array]
     total: Float32Array
@@ -154,6 +151,7 @@ class Seen:
     seed: int
     step: int
     outputs: Callable[[], list[Float32Array]]
+    """Returns those of every layer with weights, in order, each float32[batch, ...], for the next batch."""
 
     def coded(self) -> Float32Array:
         """Return worker 0's gradient after coding, by its random numbers."""

@@ -85,11 +85,7 @@ class Parts:
 
 @dataclasses.dataclass(frozen=True)
 class RankOutcome:
-    """The result of one rank; only rank 0 has ``learning``, ``traffic`` and ``versions``.
-
-    ``sent``, what the rank handed to its sockets, and ``coded`` count the timed iterations. Earlier commands did the
-    first ``first_iteration`` iterations. ``peak_memory_octets`` is the largest resident memory, libraries included.
-    """
+    """The result of one rank; only rank 0 has ``learning``, ``traffic`` and ``versions``."""
 
     rank: int
     is_worker: bool
@@ -100,10 +96,10 @@ class RankOutcome:
     traffic: Traffic | None
     versions: Versions | None
     parameters: int
-    sent: Sent
-    coded: Coded
-    peak_memory_octets: int
-    first_iteration: int = 0
+    sent: Sent  # what the rank handed to its sockets in the timed iterations
+    coded: Coded  # in the timed iterations
+    peak_memory_octets: int  # resident, libraries included
+    first_iteration: int = 0  # number of iterations that earlier commands did
 
     @staticmethod
     def path(folder: Path, rank: int) -> Path:
