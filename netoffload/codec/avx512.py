@@ -13,10 +13,6 @@ eight fields to the low end of each word of 64 bits. One byte permutation brings
 and a shift over two words puts the width in front. The masks of the format come straight from the CPU's mask registers:
 ``pext`` drops the empty lane masks, ``pdep`` brings them back.
 
-Decoding permutes the octets of eight fields into each word, and VBMI's multishift takes eight bits from anywhere in it
-for each field. One byte expansion and four conversions follow. The place of the next group follows from burst mask,
-lane masks and a population count, once per 64 floats, so it does not limit decoding.
-
 Only imported where the CPU has the instructions: LLVM aborts the process otherwise.
 """
 

@@ -1,4 +1,4 @@
-"""What all kernels share: the numbers of the burst format, the contract, and the lengths that follow from tags.
+"""What all kernels share: the numbers of the burst format, the contract, and how one half follows the other.
 
 Every kernel works in the caller's octet arrays, allocates nothing, raises nothing and returns counts or a status. No
 kernel checks that the arrays are long enough: the caller leaves the slack that the contract asks for.
@@ -17,8 +17,8 @@ kernel                  contract
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
-from netoffload.compiled.jit import inline_kernel, inlined_with
+from netoffload.compiled.arrays import Stretch, Uint8Array
+from netoffload.compiled.jit import inlined_with
 from netoffload.wire.offload import BURST_FLOATS
 
 LANES: Final = BURST_FLOATS
@@ -48,20 +48,6 @@ class Middle(NamedTuple):
 
     octets: int
     floats: int
-
-
-@inline_kernel
-def add_classes(classes: Int64Array, floats: int, codes_len: int, in16: int, in32: int) -> None:
-    """Add ``floats`` floats to ``classes`` (int64[4], floats of 0, 8, 16 and 32 bits).
-
-    ``in16`` of them take 16 bits or more, ``in32`` take 32, and their codes have ``codes_len`` octets.
-    """
-    # A float that is not 0 takes an octet, one more from 16 bits on, and two more for 32.
-    in8 = codes_len - in16 - 2 * in32
-    classes[0] += floats - in8
-    classes[1] += in8 - in16
-    classes[2] += in16 - in32
-    classes[3] += in32
 
 
 @inlined_with
