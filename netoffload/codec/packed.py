@@ -153,19 +153,9 @@ def _encode_group(
     length, there, longs, wholes = put(source, first, lanes, limits, target, at)
     if there == 0:
         return Coded(0, 0, 0, 0)
-    return _with_escapes(source, first, longs, wholes, target, at, at + length, popcount_u64(there))
-
-
-@inline_kernel
-def _with_escapes(
-    source: Uint8Array, first: int, longs: int, wholes: int, target: Uint8Array, at: int, cursor: int, codes: int
-) -> Coded:
-    """Write the escapes of the group at ``at``, whose ``codes`` end at ``cursor``; return the group's size.
-
-    Bit i of ``longs`` says that float i takes 16 bits or more, bit i of ``wholes`` that it takes 32.
-    """
+    codes, cursor = popcount_u64(there), at + length
     if longs == 0:
-        return Coded(cursor - at, codes, 0, 0)
+        return Coded(length, codes, 0, 0)
     in16, in32 = longs & ~wholes, wholes
     while in16:
         word = load_u32(source, first + 4 * trailing_zeros(in16))
@@ -278,27 +268,20 @@ def _decode_group(
         in16, in32, tops = get(octets, fields_at, (width, there, lanes), unit8, target, target_at)
     if tops == 0 and width > 1:
         return MALFORMED
-    return _get_escapes(coded, fields_end, in16, in32, target, target_at)
-
-
-@inline_kernel
-def _get_escapes(payload: Stretch, escapes_at: int, in16: int, in32: int, target: Uint8Array, target_at: int) -> int:
-    """Read the escapes into the floats of a group at the start of ``payload``; return its octets or MALFORMED."""
-    octets, at = payload.octets, escapes_at
+    cursor = fields_end
     if in16 | in32 == 0:
-        return at - payload.at
-    if at + 2 * popcount_u64(in16) + 4 * popcount_u64(in32) > payload.at + payload.length:
+        return cursor - at
+    if cursor + 2 * popcount_u64(in16) + 4 * popcount_u64(in32) > end:
         return MALFORMED
     while in16:
-        word = decode_short(load_u16(octets, at), UNIT16)
-        store_u32(target, target_at + 4 * trailing_zeros(in16), word)
-        at += 2
+        store_u32(target, target_at + 4 * trailing_zeros(in16), decode_short(load_u16(octets, cursor), UNIT16))
+        cursor += 2
         in16 &= in16 - 1
     while in32:
-        store_u32(target, target_at + 4 * trailing_zeros(in32), load_u32(octets, at))
-        at += 4
+        store_u32(target, target_at + 4 * trailing_zeros(in32), load_u32(octets, cursor))
+        cursor += 4
         in32 &= in32 - 1
-    return at - payload.at
+    return cursor - at
 
 
 @inline_kernel
