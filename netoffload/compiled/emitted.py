@@ -11,14 +11,9 @@ from numba.extending import intrinsic
 
 from netoffload.compiled.jit import JIT_DISABLED
 
-Builder: TypeAlias = ir.IRBuilder
-"""Takes instructions, one after the other."""
-
-Value: TypeAlias = ir.Value
-"""The result of an instruction."""
-
-LlvmType: TypeAlias = ir.Type
-"""The type of such a value: a number, a vector."""
+Builder: TypeAlias = ir.IRBuilder  # takes instructions, one after the other
+Value: TypeAlias = ir.Value  # the result of an instruction
+LlvmType: TypeAlias = ir.Type  # the type of such a value: a number, a vector
 
 
 def held(builder: Builder, number: Value) -> Value:

@@ -9,17 +9,8 @@ A group is a chunk, or the rest of a layer behind its last whole chunk. Of m val
 Equal magnitudes travel from the first on. A value that is sent becomes one of two levels, with its sign: the mean of
 the magnitudes that are at least as large as the mean of all that are sent, or the mean of the others.
 
-Body::
-
-    k, chunk   32 bits each: a decoder refuses others than its own
-    levels     two bfloat16 per group: the lower one, the higher one
-    streams    of each group, of whole octets, from the lowest bit on; unused bits are 0:
-               code     2 bits per value: bit 0 its sign, bit 1 set for the higher level
-               place    the lower w bits of each place in the group, w = log2(m / sent), rounded down
-               steps    bit (place >> w) + i is set for value i
-
-Places are in the form of Elias and Fano: with 64 of 4,096 values they take 8 bits each, where a number takes 12 and
-the gaps between places 9.
+docs/design/compressors.md has the octets. Places are in the form of Elias and Fano: with 64 of 4,096 values they take 8
+bits each, where a number takes 12 and the gaps between places 9.
 """
 
 from __future__ import annotations
