@@ -315,11 +315,8 @@ def _rank(flow: Flow, now_ns: int) -> int:
 def _has_given_up(silent_ns: int, tried_ns: int) -> bool:
     """Whether a host that has octets in flight would have repeated them by now.
 
-    TCP doubles its pauses. A host that tried for a time repeats within as long again, if it has not given up.
-
-    Args:
-        silent_ns: time since the host's last segment.
-        tried_ns: time between the moment when the oldest octet became due and the host's last segment.
+    TCP doubles its pauses. A host that tried for a time repeats within as long again, if it has not given up. It tried
+    from the moment when the oldest octet became due until its last segment.
     """
     return silent_ns > min(2 * tried_ns + GIVEN_UP_NS, GIVEN_UP_NS_MAX)
 

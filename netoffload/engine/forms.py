@@ -128,11 +128,9 @@ def end_at_new(flow: Flow, seq: int) -> None:
 
 @inline_kernel
 def fit(frame: Uint8Array, segment: Segment, flow: Flow, is_end: bool) -> Fit:
-    """Return which octets leave now (:class:`Fit`), and hold the segment's octets that do not.
+    """Return which octets leave now, and hold the segment's octets that do not.
 
-    Args:
-        frame: uint8, the host's frame.
-        is_end: the segment ends the stream, so octets that would be held at its end leave exact.
+    ``is_end``: the segment ends the stream, so octets that would be held at its end leave exact.
     """
     seq, payload_len = segment.seq, segment.payload_len
     lead = skip = trail = lead_word = trail_word = 0

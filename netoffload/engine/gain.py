@@ -50,9 +50,7 @@ def may_pay(
 ) -> bool:
     """Whether blocks may make a segment shorter, after a look at it if one is due.
 
-    Args:
-        classes: int64[4] for counts that nobody wants.
-        scratch: uint8[8 * SAMPLE_WORDS].
+    ``classes``, int64[4], gets counts that nobody wants; ``scratch`` is uint8[8 * SAMPLE_WORDS].
     """
     if flow[flows.PAYS]:
         return True

@@ -241,12 +241,9 @@ def _add_evidence(row: Int64Array, word: int) -> None:
 
 @kernel
 def weigh(row: Int64Array, octets: Uint8Array, at: int, length: int, seq: int, cut: int) -> None:
-    """Judge the next octets of a flow, until there is a verdict.
+    """Judge the next octets of a flow, until there is a verdict; ``seq`` is ``cut`` octets into a word, 0..3.
 
-    Args:
-        row: int64[JUDGE_FIELDS], the flow's accumulators; zeros at first, but for ``JUDGED_SEQ``.
-        octets: uint8; the caller has checked that the octets are in it.
-        cut: how many octets into a word it is, 0..3.
+    ``row``, int64[JUDGE_FIELDS], has the flow's accumulators; zeros at first, but for ``JUDGED_SEQ``.
     """
     end = at + length
     if row[JUDGED_SEQ] != seq and cut:
@@ -301,14 +298,12 @@ _NORMAL_MIN: Final = 1 << 23
 _TINY_MAX: Final = EXPONENT_MIN << 23
 _HUGE_MIN: Final = 127 + 32 << 23
 _INFINITE: Final = 255 << 23
-_SHOWN_MIN: Final = 0x20
-_SHOWN_COUNT: Final = 0x60
 
 
 @inline_kernel
 def _is_shown(octet: int) -> bool:
-    """Whether an octet is from 0x20 to 0x7f: a blank, a visible character of ASCII, or delete."""
-    return _SHOWN_MIN <= octet < _SHOWN_MIN + _SHOWN_COUNT
+    """Whether an octet is a blank, a visible character of ASCII, or delete."""
+    return 0x20 <= octet <= 0x7F
 
 
 @inline_kernel
@@ -417,9 +412,6 @@ def is_implausible(octets: Uint8Array, at: int, words: int) -> bool:
     """Whether words that follow floats cannot be floats: a window of them speaks against it, or the first or last word.
 
     In a segment of :data:`MANY_WORDS` or more, only every other 64 octets of a window count, which takes half the time.
-
-    Args:
-        octets: uint8; the caller has checked that the words are in it.
     """
     if words <= 0:
         return False

@@ -142,8 +142,7 @@ def send(flow: Flow, now_ns: int, counters: Counters, frame: Uint8Array) -> int:
         at, octets = vnet.VNET_LEN + _OCTETS_PER_WORD * word, flow[flows.HEADERS + word]
         store_u32(frame, at, octets & 0xFFFFFFFF)
         store_u16(frame, at + 4, octets >> 32)
-    for at in range(vnet.VNET_LEN):
-        frame[at] = 0
+    frame[: vnet.VNET_LEN] = 0
     ip_len = ipv4.IPV4_MIN_LEN if flow[flows.IP_VERSION] == 4 else ipv6.IPV6_LEN
     tcp_at = IP_AT + ip_len
     payload_at = tcp_at + get_tcp_len(frame, tcp_at)

@@ -107,16 +107,11 @@ def is_same_path(frame: Uint8Array, other: Uint8Array, ip_len: int) -> bool:
     Addresses, ToS and TTL, or traffic class, flow label and hop limit.
     """
     if ip_len == _V4:
-        if u8(frame, IP_AT + ipv4.TOS) != u8(other, IP_AT + ipv4.TOS):
-            return False
-        if u8(frame, IP_AT + ipv4.TTL) != u8(other, IP_AT + ipv4.TTL):
-            return False
+        different = u8(frame, IP_AT + ipv4.TOS) ^ u8(other, IP_AT + ipv4.TOS)
+        different |= u8(frame, IP_AT + ipv4.TTL) ^ u8(other, IP_AT + ipv4.TTL)
     else:
-        if be32(frame, IP_AT + ipv6.CLASS_AND_LABEL) != be32(other, IP_AT + ipv6.CLASS_AND_LABEL):
-            return False
-        if u8(frame, IP_AT + ipv6.HOP_LIMIT) != u8(other, IP_AT + ipv6.HOP_LIMIT):
-            return False
-    different = 0
+        different = be32(frame, IP_AT + ipv6.CLASS_AND_LABEL) ^ be32(other, IP_AT + ipv6.CLASS_AND_LABEL)
+        different |= u8(frame, IP_AT + ipv6.HOP_LIMIT) ^ u8(other, IP_AT + ipv6.HOP_LIMIT)
     for at in range(IP_AT + ip_len - addresses_len(ip_len), IP_AT + ip_len, 4):
         different |= be32(frame, at) ^ be32(other, at)
     return different == 0

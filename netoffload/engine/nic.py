@@ -59,10 +59,7 @@ def make_settings(
 ) -> EngineSettings:
     """Return settings: coalesced blocks in IPComp for segments of ToS 0x28, whatever their ports and sockets.
 
-    ``_replace`` changes the rest.
-
-    Args:
-        key: 32 octets, with which blocks are signed and checked; None: no MAC.
+    ``_replace`` changes the rest. Blocks are signed and checked with ``key``, 32 octets; None: no MAC.
     """
     return EngineSettings(
         codec_id=int(codec_id),

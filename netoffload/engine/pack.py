@@ -159,11 +159,8 @@ def pack(
 def proof_of(nonce: int, seq: int) -> int:
     """Return 16 bits that only the path of a connection can know, for the unused checksum of a block's TCP header.
 
-    A router's error about the block quotes them (``router_errors``).
-
-    Args:
-        nonce: what the connection's handshake brought from the peer, 32 bits.
-        seq: sequence number of the block's first octet; only its low 32 bits count.
+    A router's error about the block quotes them (``router_errors``). ``nonce`` is the peer's, from the handshake;
+    ``seq`` is the number of the block's first octet, of which the low 32 bits count.
     """
     return (((seq ^ nonce) & 0xFFFFFFFF) * 0x1E3779B1 >> 16) & 0xFFFF
 

@@ -154,11 +154,7 @@ def find_block(frame: Uint8Array, ip_len: int) -> BlockView:
 
 @inline_kernel
 def sender_of(nic: NicState, frame: Uint8Array, block: BlockView) -> int:
-    """Return the slot of a block's connection; ``NOT_FOUND``: the block is dropped, and counted.
-
-    Args:
-        frame: uint8, virtio-net header and frame, with DECODE_SLACK octets of room behind.
-    """
+    """Return the slot of a block's connection; ``NOT_FOUND``: the block is dropped, and counted."""
     slot = flows.find(nic.flows, flows.reversed_key(flows.key_of(frame, block.ip_len, block.tcp_at)))
     reason = Counter.DROP_UNKNOWN_FLOW.value
     if slot != NOT_FOUND and nic.flows[slot, flows.STATE] != flows.ORPHAN:
@@ -224,9 +220,7 @@ def note_block(nic: NicState, frame: Uint8Array, block: BlockView, flow: Flow, n
 def note_frame(nic: NicState, frame: Uint8Array, length: int, ip_len: int, slot: int, now_ns: int) -> int:
     """Write what a frame that crosses says into the table; return its length, which may have changed; -1: it ends here.
 
-    Args:
-        frame: uint8; a capability word is taken out, the acknowledgement may be changed.
-        slot: its connection's, or ``NOT_FOUND``.
+    A capability word is taken out, the acknowledgement may be changed. ``slot`` may be ``NOT_FOUND``.
     """
     if not network.is_tcp(frame, length, ip_len):
         left = router_errors.translate(nic, frame, length, ip_len, now_ns)

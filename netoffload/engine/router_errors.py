@@ -182,7 +182,6 @@ def _put_sums(frame: Uint8Array, ip_len: int, end: int) -> None:
     at = IP_AT + ip_len
     protocol = icmp.PROTO_ICMP if ip_len == ipv4.IPV4_MIN_LEN else icmp.PROTO_ICMPV6
     network.put_datagram(frame, IP_AT, ip_len, end - IP_AT, 0, protocol)
-    for octet in range(vnet.VNET_LEN):
-        frame[octet] = 0
+    frame[: vnet.VNET_LEN] = 0
     store_u16(frame, at + icmp.CHECKSUM, 0)
     store_u16(frame, at + icmp.CHECKSUM, _sum(frame, ip_len, end) ^ 0xFFFF)
