@@ -78,17 +78,15 @@ class Interrupted(BaseException):
     """
 
 
-TIGHT: Final = (0, 1, 0, 0)
-"""The padding of a table with many columns."""
-
-
-def add_columns(table: Table, headings: Iterable[str], words: Collection[str] = ()) -> None:
-    """Add columns that stay readable in a narrow terminal: those with ``words`` are folded, those with numbers not."""
+def make_table(headings: Iterable[str], words: Collection[str], **how: Any) -> Table:
+    """Return a table for narrow terminals too: columns with ``words`` are folded, those with numbers are not."""
+    table = Table(**how)
     for heading in headings:
         if heading in words:
             table.add_column(heading, overflow="fold")
         else:
             table.add_column(heading, justify="right", no_wrap=True)
+    return table
 
 
 @contextlib.contextmanager

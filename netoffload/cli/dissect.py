@@ -139,8 +139,7 @@ def _print_flows(flows: list[FlowSum]) -> None:
             said += f", ratio {flow.ratio:.2f}" if flow.ratio is not None else ""
             if total := sum(flow.classes):
                 shares = (f"{bits} bit {n / total:.1%}" for bits, n in zip((0, 8, 16, 32), flow.classes, strict=True))
-                said += f" ({', '.join(shares)}); "
-            else:
-                said += "; "
+                said += f" ({', '.join(shares)})"
+            said += "; "
         said += f"raw {flow.segment_octets:,} octets in {flow.segments:,} frames"
         print(said + (f"; {flow.bad_blocks:,} bad blocks" if flow.bad_blocks else ""))

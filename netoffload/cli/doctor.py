@@ -5,10 +5,9 @@ import json
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from netoffload.cli.app import add_columns, app, console
+from netoffload.cli.app import app, console, make_table
 from netoffload.cli.known import lab_offer
 
 EXIT_REQUIRED_MISSING = 1
@@ -28,9 +27,8 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     if as_json:
         print(json.dumps({"ok": well, "checks": [dataclasses.asdict(check) for check in found]}, indent=2))
     else:
-        table = Table(box=None)
         columns = ("", "what", "seen", "what to do")
-        add_columns(table, columns, columns)
+        table = make_table(columns, columns, box=None)
         for check in found:
             sign = "[green]ok[/green]" if check.ok else "[red]missing[/red]" if check.required else "[yellow]-[/yellow]"
             table.add_row(sign, *map(Text, (check.name, check.detail, check.advice)))

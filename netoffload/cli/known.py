@@ -19,6 +19,8 @@ import netoffload
 
 OWN: Final = "netoffload.cli"
 LAB: Final = "netoffload.lab.cli"
+ONLY_SUMMARIES: Final = "netoffload.only_summaries"
+"""In a context's ``meta``: nothing is to be imported."""
 
 
 def _file(package: str) -> Path:
@@ -55,11 +57,12 @@ class KnownCommands(TyperGroup):
         self.commands = {**summaries, **self.commands}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a command and return it."""
-        if cmd_name in self._known and cmd_name not in self._imported:  # some commands of a group may be imported
-            for module in self._known[cmd_name]["modules"]:
+        """Import a command and return it; its summary where that is enough."""
+        known = {} if ctx.meta.get(ONLY_SUMMARIES) else self._known
+        if cmd_name in known and cmd_name not in self._imported:  # some commands of a group may be imported
+            for module in known[cmd_name]["modules"]:
                 importlib.import_module(module)
-            whole = {name for name, row in self._known.items() if sys.modules.keys() >= set(row["modules"])}
+            whole = {name for name, row in known.items() if sys.modules.keys() >= set(row["modules"])}
             made = typer.main.get_group(self.app).commands
             self.commands.update({name: made[name] for name in whole})
             self._imported |= whole
@@ -67,24 +70,13 @@ class KnownCommands(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help from the summaries."""
-        self._summarised().format_help(ctx, formatter)
+        ctx.meta[ONLY_SUMMARIES] = True
+        super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Complete a word from the summaries."""
-        ctx.command = self._summarised()
-        return ctx.command.shell_complete(ctx, incomplete)
-
-    def _summarised(self) -> TyperGroup:
-        """Return a group like this one that imports nothing."""
-        return TyperGroup(
-            name=self.name,
-            commands=dict(self.commands),
-            params=self.params,
-            help=self.help,
-            no_args_is_help=self.no_args_is_help,
-            rich_markup_mode=self.rich_markup_mode,
-            context_settings=self.context_settings,
-        )
+        ctx.meta[ONLY_SUMMARIES] = True
+        return super().shell_complete(ctx, incomplete)
 
 
 def import_all() -> None:

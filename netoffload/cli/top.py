@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from netoffload import config
-from netoffload.cli.app import TIGHT, Interrupted, add_columns, app, console
+from netoffload.cli.app import Interrupted, app, console, make_table
 from netoffload.cli.stats import Nic, nic_controls, ratio_text, read_nic
 from netoffload.errors import NetOffloadError, UsageError
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 BUSIEST: Final = 10
 """Flows shown."""
+TIGHT: Final[dict[str, Any]] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
+"""The form of a table with many columns."""
 
 
 @app.command()
@@ -90,9 +92,8 @@ def _screen(before: _Reading, after: _Reading) -> Group:
 
 
 def _nic_table(measured: dict[str, Rates]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=TIGHT, pad_edge=False, show_edge=False)
     columns = ("NIC", "", "host", "on wire", "ratio", "frames/s", "bypass/s", "drops/s")
-    add_columns(table, columns, ("NIC", ""))
+    table = make_table(columns, ("NIC", ""), **TIGHT)
     for name, now in measured.items():
         drops = Text(f"{now.drops_per_s:.0f}", style="red" if now.drops_per_s else "")
         sent = (config.format_rate(now.tx_host_bps), config.format_rate(now.tx_wire_bps), ratio_text(now.tx_ratio))
@@ -104,9 +105,8 @@ def _nic_table(measured: dict[str, Rates]) -> Table:
 
 def _busiest(before: _Reading, after: _Reading, interval_s: float) -> Table:
     """Return a table of the flows whose hosts gave the NICs most octets in the interval."""
-    table = Table(box=box.SIMPLE_HEAD, padding=TIGHT, pad_edge=False, show_edge=False)
     columns = ("NIC", "busiest flows, sent", "floats", "on wire", "ratio", "state")
-    add_columns(table, columns, ("NIC", "busiest flows, sent", "state"))
+    table = make_table(columns, ("NIC", "busiest flows, sent", "state"), **TIGHT)
     grown = []
     for name, state in after.nics.items():
         old = {flow["flow"]: flow for flow in before.nics.get(name, {}).get("flows", []) if flow["direction"] == "tx"}

@@ -198,11 +198,10 @@ def entries_of(datagram: Packet) -> list[Packet]:
 
 def nonce_of(block: Packet) -> int | None:
     """Return the nonce with which the CRC of a captured :class:`OffloadBlock` is right; None if octets were cut off."""
-    addresses, captured = _addresses(block), block.underlayer.original
-    length = _announced(block)
-    if addresses is None or length is None or len(captured) < length or length < wire.OVERHEAD + _mac_len(block):
+    addresses, captured = _addresses(block), _captured(block)
+    if addresses is None or captured is None or len(captured) < wire.OVERHEAD + _mac_len(block):
         return None
-    return _crc(captured[: length - _mac_len(block)], addresses) ^ int(block.crc)
+    return _crc(captured[: len(captured) - _mac_len(block)], addresses) ^ int(block.crc)
 
 
 def crc_is_good(block: Packet, nonce: int) -> bool | None:
@@ -213,11 +212,8 @@ def crc_is_good(block: Packet, nonce: int) -> bool | None:
 
 def mac_of(block: Packet) -> bytes | None:
     """Return the MAC behind a dissected block's payload; None if the block has no MAC, or the capture cut it off."""
-    length = _announced(block)
-    octets = block.underlayer.original
-    if not _mac_len(block) or length is None or len(octets) < length:
-        return None
-    return bytes(octets[length - wire.MAC_LEN : length])
+    captured = _captured(block)
+    return None if captured is None or not _mac_len(block) else captured[-wire.MAC_LEN :]
 
 
 def payload_len_of(block: Packet) -> int | None:
@@ -231,15 +227,13 @@ def payload_len_of(block: Packet) -> int | None:
 
 def bursts_of(block: Packet) -> bytes:
     """Return the codec's payload in a dissected block, between the raw octets."""
-    length = _announced(block)
-    octets = block.underlayer.original
-    if length is None or len(octets) < length:
+    captured, payload_len = _captured(block), payload_len_of(block)
+    if captured is None:
         raise WireError("the capture does not have the whole block")
-    payload_len = payload_len_of(block)
     if payload_len is None:
         raise WireError("impossible TCP header")
-    end = length - _mac_len(block)
-    payload = octets[end - payload_len : end]
+    end = len(captured) - _mac_len(block)
+    payload = captured[end - payload_len : end]
     if (
         max(block.head, block.tail) > 3
         or payload_len < block.head + block.tail
@@ -249,7 +243,7 @@ def bursts_of(block: Packet) -> bytes:
         or block.payload_len < block.head + 4 * LANES * block.half_bursts + block.tail
     ):
         raise WireError("lengths contradict each other")
-    return bytes(payload[block.head : payload_len - block.tail])
+    return payload[block.head : payload_len - block.tail]
 
 
 def floats_of(block: Packet) -> Float32Array:
@@ -325,6 +319,12 @@ def _announced(block: Packet) -> int | None:
     if isinstance(ip, IP) and ip.len is not None:
         return int(ip.len - 4 * ip.ihl)
     return int(ip.plen) if isinstance(ip, IPv6) and ip.plen is not None else None
+
+
+def _captured(block: Packet) -> bytes | None:
+    """Return the octets from the IPComp header on; None if the capture does not have all of them."""
+    length, octets = _announced(block), block.underlayer.original
+    return None if length is None or len(octets) < length else bytes(octets[:length])
 
 
 def _crc(block: bytes, addresses: bytes) -> int:
