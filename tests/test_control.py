@@ -31,6 +31,13 @@ def path(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path / "c.sock"
 
 
+def connect(path: Path) -> socket.socket:
+    conn = socket.socket(socket.AF_UNIX)
+    conn.settimeout(10)
+    conn.connect(str(path))
+    return conn
+
+
 def test_a_request_is_answered(tmp_path: Path) -> None:
     path = tmp_path / "c.sock"
     with serve_control(path, HANDLERS):
@@ -44,15 +51,12 @@ def test_errors_are_answers_and_the_server_goes_on(path: Path) -> None:
         request(path, "refuse")
     with pytest.raises(ControlError, match="unknown command 'x': one of add, refuse"):
         request(path, "x")
-    with socket.socket(socket.AF_UNIX) as conn:
-        conn.connect(str(path))
-        lines = conn.makefile("rb")
+    with connect(path) as conn, conn.makefile("rb") as lines:
         for line in (b"\n", b"[]\n", b"{\n", b'{"command": 3}\n', b"\xff\n", b"[" * 60000 + b"\n"):
             conn.sendall(line)
             assert json.loads(lines.readline())["ok"] is False
         conn.sendall(b"x" * (MAX_REQUEST_OCTETS + 2) + b"\n")
         assert "longer" in json.loads(lines.readline())["error"]
-        lines.close()
     assert request(path, "add", a=2, b=2) == {"sum": 4}
 
 
@@ -77,13 +81,6 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
 def test_nobody_there_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ControlError, match="did not answer 'info': no NIC listens there"):
         request(tmp_path / "none.sock", "info")
-
-
-def connect(path: Path) -> socket.socket:
-    conn = socket.socket(socket.AF_UNIX)
-    conn.settimeout(10)
-    conn.connect(str(path))
-    return conn
 
 
 def test_arguments_of_the_wrong_type_are_one_error_line(path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ VALUES = np.random.default_rng(1).normal(0, 0.01, 5000).astype(np.float32)
 VALUES[:8] = 0.0, -0.0, np.inf, np.nan, 1.0, -2.5, 1e-40, 0.75
 NONCE = 0x01020304
 PORTS: dict[str, Any] = {"sport": 40000, "dport": 5001}
+ETHERNET = Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01")
 
 
 def frames_of_a_connection(
@@ -82,7 +83,7 @@ def ipv6_block(codec_name: str = "bounded", count: int = 300, nonce: int = NONCE
     """A block behind an IPv6 header."""
     ip = IPv6(src=IPV6_ADDRESSES[0], dst=IPV6_ADDRESSES[1], tc=0x28)
     made = layers.offload(VALUES[:count], codec_name, 8, nonce=nonce, seq=9, flags="PA", **PORTS)
-    return Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / ip / made
+    return ETHERNET / ip / made
 
 
 def udp_block(nonce: int = NONCE) -> Packet:
@@ -103,17 +104,17 @@ def damaged(frame: bytes) -> bytes:
 def write_capture(path: Path) -> list[Packet]:
     """Write a capture: the connection, IPv6 blocks of every codec, a damaged block, blocks in UDP, other UDP, raw TCP,
     other IPComp, ARP."""
-    ethernet = Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01")
-    frames = frames_of_a_connection()
-    packets = [Ether(frame) for frame in frames]
-    packets += [*(ipv6_block(codec.name) for codec in CODECS.values()), Ether(damaged(frames[3]))]
-    packets += [
+    frames, other = frames_of_a_connection(), ETHERNET / IP(src="10.9.0.3", dst="10.9.0.1")
+    packets = [
+        *(Ether(frame) for frame in frames),
+        *(ipv6_block(codec.name) for codec in CODECS.values()),
+        Ether(damaged(frames[3])),
         udp_block(),
-        ethernet / IP(src="10.9.0.3", dst="10.9.0.1") / UDP(sport=9, dport=UDP_PORT) / b"somebody else's",
+        other / UDP(sport=9, dport=UDP_PORT) / b"somebody else's",
+        other / TCP(sport=1, dport=2, flags="A") / b"hello",
+        other / layers.IPComp(cpi=2) / b"not deflated",
+        ETHERNET / ARP(psrc="10.9.0.1", hwsrc="02:00:00:00:00:01"),
     ]
-    packets += [ethernet / IP(src="10.9.0.3", dst="10.9.0.1") / TCP(sport=1, dport=2, flags="A") / b"hello"]
-    packets += [ethernet / IP(src="10.9.0.3", dst="10.9.0.1") / layers.IPComp(cpi=2) / b"not deflated"]
-    packets += [ethernet / ARP(psrc="10.9.0.1", hwsrc="02:00:00:00:00:01")]
     for number, packet in enumerate(packets):
         packet.time = 1_700_000_000 + number / 1000
     (wrpcapng if path.suffix == ".pcapng" else wrpcap)(str(path), packets)
@@ -214,17 +215,16 @@ def changed_block(in_ip: dict[str, Any], *fields_of: dict[str, Any], nonce: int 
         for name, value in fields.items():
             setattr(made[layer], name, value)
     ip = IP(src=IPV4_ADDRESSES[0], dst=IPV4_ADDRESSES[1], tos=0x28, **in_ip)
-    return Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / ip / made
+    return ETHERNET / ip / made
 
 
 def fragments() -> list[Packet]:
     """A block in two fragments, over IPv4 and then over IPv6."""
-    ethernet = Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01")
     made = layers.offload(VALUES[:300], nonce=NONCE, seq=9, flags="PA", **PORTS)
     ipv4 = IP(src="10.9.0.1", dst="10.9.0.2", tos=0x28, id=7) / made
     ipv6 = IPv6(src="fd00::1", dst="fd00::2", tc=0x28) / IPv6ExtHdrFragment(id=7) / made
     pieces = [*fragment(ipv4, 240), *fragment6(ipv6, 320)]
-    return [ethernet / piece for piece in pieces]
+    return [ETHERNET / piece for piece in pieces]
 
 
 def write_mutated(path: Path, capture: Path, count: int) -> None:

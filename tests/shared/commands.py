@@ -65,10 +65,7 @@ def forked(*words: str, env: Mapping[str, str] | None = None, timeout_s: float =
     from netoffload.lab.testbed.forks import python_argv
 
     whole = {**os.environ, **(env or {})}
-    command = [*python_argv([CLI], whole), "-m", "netoffload", *words]
-    return _without_progress(
-        subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=whole, check=False)
-    )
+    return _run([*python_argv([CLI], whole), "-m", "netoffload", *words], whole, timeout_s)
 
 
 def ranks(count: int, *program: str, mpi: str = "mpich", timeout_s: float = 110) -> Done:
@@ -102,9 +99,12 @@ def python(
 ) -> Done:
     """``python WORDS`` in a folder, as a process that starts from nothing."""
     whole = {**os.environ, "PYTHONPATH": PYTHONPATH, **(env or {})}
-    argv = [sys.executable, *words]
+    return _run([sys.executable, *words], whole, timeout_s, folder)
+
+
+def _run(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, folder: Path | None = None) -> Done:
     return _without_progress(
-        subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, env=whole, cwd=folder, check=False)
+        subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, env=env, cwd=folder, check=False)
     )
 
 

@@ -25,8 +25,6 @@ _ENTRY = struct.Struct("!BBH")
 
 @dataclass(frozen=True)
 class Vnet:
-    """One virtio-net header."""
-
     flags: int = 0
     gso_type: int = vnet.GSO_NONE
     hdr_len: int = 0
@@ -43,14 +41,11 @@ def parse_vnet(octets: bytes) -> tuple[Vnet, bytes]:
 
 
 def emit_vnet(header: Vnet, frame: bytes) -> bytes:
-    """Return header and frame."""
     return _VNET.pack(*astuple(header)) + frame
 
 
 @dataclass(frozen=True)
 class Ethernet:
-    """One Ethernet II header."""
-
     dst: bytes
     src: bytes
     ethertype: int
@@ -64,7 +59,6 @@ def parse_ethernet(octets: bytes) -> tuple[Ethernet, bytes]:
 
 
 def emit_ethernet(header: Ethernet, payload: bytes) -> bytes:
-    """Return the frame."""
     return _ETHERNET.pack(*astuple(header)) + payload
 
 

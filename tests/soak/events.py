@@ -200,7 +200,6 @@ def set_segmentation(node: NodePlan, on: bool) -> None:
 
 @contextlib.contextmanager
 def link_down(bed: Testbed, node: NodePlan) -> Iterator[None]:
-    """Take a node's switch port down while the context lasts."""
     ip("-n", bed.plan.switch_netns, "link", "set", node.port, "down")
     try:
         yield
@@ -230,7 +229,6 @@ def kill_nic(bed: Testbed, node: NodePlan) -> None:
 
 @contextlib.contextmanager
 def nic_stopped(bed: Testbed, node: NodePlan) -> Iterator[None]:
-    """Hold a node's NIC with SIGSTOP while the context lasts."""
     pidfd = os.pidfd_open(nic_process(bed, node).pid)
     try:
         signal.pidfd_send_signal(pidfd, signal.SIGSTOP)

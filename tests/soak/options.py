@@ -76,7 +76,6 @@ class Direction:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every write has whole floats."""
         return all(number % 4 == 0 for number in (self.write_octets[0], self.write_octets[2]))
 
 
