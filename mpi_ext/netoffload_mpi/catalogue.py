@@ -8,8 +8,6 @@ A new collective is a row here, its algorithm in ``netoffload.collectives``, its
 and its cases in ``tests/mpi/verify/collectives.py``.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import operator

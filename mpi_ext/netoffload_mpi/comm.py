@@ -1,8 +1,6 @@
 """CompComm: an mpi4py communicator whose float32 data can pass through compressing NICs."""
 # ruff: noqa: N802 - MPI names its methods so, and these stand beside mpi4py's
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, SupportsIndex

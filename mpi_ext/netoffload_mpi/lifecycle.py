@@ -1,8 +1,6 @@
 """A communicator with a data plane: the first call makes it, all calls share it, ``close`` ends it."""
 # ruff: noqa: N802 - MPI names its methods so, and these stand beside mpi4py's
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ polls, have a time limit, name the missing ranks, and tell the others. They are 
 from then on the watch knows which ranks live.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import time

@@ -1,8 +1,6 @@
 """Requests in MPI's shape: what an ``I..._comp`` call returns."""
 # ruff: noqa: N802 - MPI names its methods so, and these stand beside mpi4py's
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time

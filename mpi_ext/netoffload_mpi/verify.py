@@ -4,8 +4,6 @@ Whole numbers come first: every order of adding them is exact and no codec chang
 right result. An allreduce of numbers like gradients follows, whose right result is in ``collectives.reference``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any, Final

@@ -11,8 +11,6 @@ Every worker updates its own weights with its own gradient. Between two averagin
 An optimizer's momentum stays with its worker.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

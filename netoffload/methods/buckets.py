@@ -3,8 +3,6 @@
 Buckets may be cut anew between two iterations. Residuals belong to layers, so they outlive the buckets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -7,8 +7,6 @@ With error feedback a worker of inc+c rounds its own gradient first, and adds th
 rounding errors of the hops are lost. With ``bounded`` they are small, because most sums of rounded values are exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

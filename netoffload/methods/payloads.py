@@ -8,8 +8,6 @@ Every rank decodes the same octets in the same order, its own included, so the r
 stays on its worker (error feedback).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -22,8 +22,6 @@ Sources: INCEPTIONN, Algorithm 1 and Fig. 1 (wa, inc); Jiang and Agrawal, "A Lin
 and 2 and section 5 (fullsgd, psgd, rsgd, pqasgd); TernGrad, Fig. 1 (the server); Anoosheh et al. (wgt, bgt, qgt).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -17,8 +17,6 @@ Because all n squares are added, the root mean square is at least the largest va
 scaled beyond :data:`AUTO_RMS` sqrt(n), and no finite value becomes infinite.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Final

@@ -15,8 +15,6 @@ payloads                each row's payload goes straight to its owner  (p-1)/p o
 A rank's own row does not travel from it, so no compressor rounds it there.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import NamedTuple
 

@@ -11,8 +11,6 @@ Three kinds of buckets travel exact instead, so that a scale never makes a gradi
 Each layer has its scale. With error feedback its residual is kept in that scale, so a new scale multiplies it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -13,8 +13,6 @@
 Accelerate's own ``comm_hook`` names torch's hooks only. The extra ``engines`` brings both packages.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -12,8 +12,6 @@ Memory is borrowed by its address. ``Tensor.numpy`` would make the storage unres
 PowerSGD hook resize theirs.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Sequence
 from typing import Final

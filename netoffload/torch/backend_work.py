@@ -5,8 +5,6 @@ or by the one that waits, whichever comes first. Its callbacks may wait for furt
 thread that carries calls out could not settle it, because it would wait for itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

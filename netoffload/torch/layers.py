@@ -1,7 +1,5 @@
 """A model's parameters by index, independent of the buckets in which they come."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterable, Sequence
 

@@ -8,8 +8,6 @@ Lightning's own ``DDPStrategy`` takes a hook, but registers it only for CUDA, an
 (2.6). The extra ``engines`` brings Lightning.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -4,8 +4,6 @@ Sources: Jiang and Agrawal, "A Linear Speedup Analysis ...", Algorithms 1 and 2 
 "DiLoCo", Algorithm 1 (the outer optimizer, on the mean change).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from numbers import Integral

@@ -13,8 +13,6 @@ by hand, alone     none: one rank
 Under ``mpiexec`` $MASTER_ADDR is 127.0.0.1 unless you set it to rank 0's host; ``netoffload run`` sets it.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import secrets

@@ -7,8 +7,6 @@ are asynchronous, so the training thread never waits for them. **The CUDA path h
 float64 stays float64. A sparse tensor travels as its indices and values, to all ranks, which add up by themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -18,8 +18,6 @@ torchft's DDP (0.2) takes the future behind ``wait``, and a replica that survive
 The extra ``engines`` brings torchft.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from datetime import timedelta

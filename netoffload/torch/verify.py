@@ -3,8 +3,6 @@
 Values are whole numbers, so that every order of adding them is exact. The backend's compression is off: it would round.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from datetime import timedelta

@@ -11,8 +11,6 @@ gradients and on the sum of all, because a ring's first phase carries partial su
 Compressors encode the gradient itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -4,8 +4,6 @@ Each contender is a job of ranks (``rank_allreduce``), started once per testbed;
 time. Contenders through NICs get a testbed with NICs. Others get one without NICs, which would take cores from them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace

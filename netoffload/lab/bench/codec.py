@@ -11,8 +11,6 @@ may be off by twice its tolerance: of 4 million floats of N(0, 0.01), with a tol
 that were off by 1.4 times the tolerance.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -13,8 +13,6 @@ Speeds are octets of float32 per second of this thread's processor time, medians
 they count page faults of new payloads.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ hook's own work, but not what is hidden behind backward.
 With an accuracy to reach, each contender has a job of its own, and the findings are :class:`Race`.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence

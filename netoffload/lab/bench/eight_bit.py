@@ -10,8 +10,6 @@ lower one. It starts at entry 64 and moves by 32, 16, ... 1. If the value is abo
 Else it takes the nearer one of that entry and the greatest entry that it found to be lower.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction

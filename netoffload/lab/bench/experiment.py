@@ -9,8 +9,6 @@
 A disturbance of the machine then disturbs all contenders. Medians of the samples are reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar

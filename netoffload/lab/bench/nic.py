@@ -8,8 +8,6 @@ The *limit* of a stream is the link if the sender's wire was busy for 95 % of th
 were busy for 95 % of the time, other programs included. Else it is neither: processes waited for each other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """How much time communication and computation save by overlapping: steps of ``rank_overlap`` over a testbed."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

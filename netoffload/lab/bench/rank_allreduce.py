@@ -8,8 +8,6 @@ counts. For short vectors 100 calls in a row are timed together, and the time of
 ($NETOFFLOAD_METER) counts the octets on the wires.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

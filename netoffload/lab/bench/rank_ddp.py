@@ -9,8 +9,6 @@ that between two barriers, with drawing batches and without measuring accuracies
 replica. A learning rate with which a trial ends in an error counts as one that learns nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

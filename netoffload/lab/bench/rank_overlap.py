@@ -8,8 +8,6 @@ next one is computed (overlapped). All four take turns, and the slowest rank's t
 bucket's computation lasts as long as its communication, because overlapping then gains most.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import hashlib

@@ -4,8 +4,6 @@ There is no rule for T. So a run in this process (``training.inprocess``) trains
 threshold sends least among those whose accuracy is as good as the highest one.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator, Sequence

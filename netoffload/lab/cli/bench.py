@@ -1,7 +1,5 @@
 """``netoffload bench``, ``model``, ``advise``: commands that are made from settings (``netoffload.lab.declared``)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any

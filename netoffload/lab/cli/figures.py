@@ -1,7 +1,5 @@
 """What commands find, in a terminal: declared tables, and what is there when an error or a signal ends a command."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 

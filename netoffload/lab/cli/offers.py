@@ -5,8 +5,6 @@ the NICs that run here: a NIC of a testbed is ``n0``, or ``RUN/n0`` where severa
 of its control socket.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """``netoffload verify stream``: a stream between two nodes of a testbed, every value compared."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from typing import Annotated

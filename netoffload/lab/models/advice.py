@@ -19,8 +19,6 @@ The prediction leaves out headers, computing that goes on while gradients are on
 work, cores that ranks and NICs share, and what an error or a period does to learning.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A gradient through models of the paper's 256-bit engine (``hardware``)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Gradients that an experiment names: random ones (``gaussian:0.002``), or those of a file."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Callable
 from pathlib import Path

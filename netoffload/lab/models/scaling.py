@@ -4,8 +4,6 @@ They say from how many nodes on latency takes longer than octets, which hierarch
 gains: in NICs (as fast as INCEPTIONN's engine, or the line) and inline (as fast as a core).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from operator import itemgetter

@@ -1,7 +1,5 @@
 """The settings of ``netoffload model``: a class is a command (``netoffload.lab.declared``). Light to import."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final

@@ -6,8 +6,6 @@ in memory (``netoffload.engine.pair``) give the octets of a compressed block, he
 formula of ``netoffload.lab.models.exchange``, so it checks them.
 """
 
-from __future__ import annotations
-
 import heapq
 import struct
 from collections.abc import Callable, Iterator, Sequence

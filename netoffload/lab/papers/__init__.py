@@ -17,8 +17,6 @@ One paper is one module, or a package of them: ``inceptionn``, ``terngrad``, ``p
 does the steps and leaves records (``netoffload.lab.results``), ``page`` and ``web`` write the results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

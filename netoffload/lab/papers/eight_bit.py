@@ -12,8 +12,6 @@ The first gives 11 of the 12 printed totals to the last digit. For 12288 samples
 a question mark), without the 1.3. The second (:func:`message_ms`) gives 9 of 12 within 3 %.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from statistics import fmean

@@ -1,7 +1,5 @@
 """INCEPTIONN: Fig. 4, 5, 7, 12 to 15, Tables II and III, and the engine of Fig. 9 and 10."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final

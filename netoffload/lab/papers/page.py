@@ -4,8 +4,6 @@
 records and the HTML page have a line for each.
 """
 
-from __future__ import annotations
-
 import itertools
 import textwrap
 from collections import Counter

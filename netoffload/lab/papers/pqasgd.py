@@ -1,7 +1,5 @@
 """Jiang and Agrawal (PQASGD): Fig. 1, linear speed-up, and q against its bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, Final

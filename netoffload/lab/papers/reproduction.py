@@ -1,7 +1,5 @@
 """Does the steps of items: skips recorded ones, and says in one line why a step cannot be done."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import fcntl

@@ -1,7 +1,5 @@
 """Runs that the items of several papers share, and the lines of their figures."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from statistics import fmean

@@ -1,7 +1,5 @@
 """TernGrad: Fig. 2 to 5, Table 1; Tables 2 and 3 are not reproducible here."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping

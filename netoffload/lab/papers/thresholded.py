@@ -1,7 +1,5 @@
 """Anoosheh et al.: Tables 1 to 3, with thresholds that a search finds."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from typing import Final

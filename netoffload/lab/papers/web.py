@@ -1,7 +1,5 @@
 """The results as one self-contained HTML page, with SVG figures inside, which also fits a phone."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A run that measured its accuracy on the way is a curve. Its time and octets are 
 iterations. Runs that differ in their seeds are one curve: the mean, with a band from the lowest to the highest.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A summary as a table and as text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

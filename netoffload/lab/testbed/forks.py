@@ -13,8 +13,6 @@ Server and client are this file as a program: ``python -P forks.py serve LISTENE
 forks.py ask SOCKET -m MODULE ARGUMENT...``; it imports the standard library only, and starts in milliseconds.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes

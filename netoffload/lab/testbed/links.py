@@ -1,7 +1,5 @@
 """The kernel objects of a testbed's network: bridges, TAPs, shaped and counted links."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ A NIC may be restarted amid traffic: its node's device and, in the state directo
 loads its kernels before the old one ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

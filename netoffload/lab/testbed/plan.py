@@ -4,8 +4,6 @@ Nothing here does I/O. The same settings and run id give the same plan, so the j
 everything that was made. The picture is in the package's docstring.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -9,8 +9,6 @@ Run as a program, with a mark as its argument, this file is the guard of :func:`
 library, and starts in some milliseconds.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -5,8 +5,6 @@ captures. Beside the vectors a second file says where each layer lies in them. `
 files with worker 0's scalars of every iteration, and histograms of every layer; it needs the extra ``tensorboard``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 from collections.abc import Sequence

@@ -11,8 +11,6 @@ A file is written beside its place, flushed to the disk, and renamed. Then files
 run that is killed at any moment leaves a complete checkpoint, or none.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -11,8 +11,6 @@ uint8[n, 32, 32, 3]), or the folder of its python batches. Grey images are in [0
 over the training set is subtracted, and the rest is divided by its standard deviation.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import importlib

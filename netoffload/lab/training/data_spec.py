@@ -5,8 +5,6 @@
 has the whole shape. ``text:length=32`` has shorter samples.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Final
 

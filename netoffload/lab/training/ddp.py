@@ -4,8 +4,6 @@ It is a plain script's model and optimizer, in the loop of every run. One hook, 
 during backward.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping

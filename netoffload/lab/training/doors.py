@@ -14,8 +14,6 @@ no exchange                            the optimizer alone: one worker, ``--para
 The doors get the connections that a run has already: TCP between processes, or queues between threads of one process.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ MPI connects the ranks and passes on the address of gloo's store. gloo takes the
 names, else the one to whose address the host's name resolves.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 from collections.abc import Callable, Iterator

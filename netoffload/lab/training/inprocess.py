@@ -13,8 +13,6 @@ Payloads are gathered, or served where workers share scalers (TernGrad). Exact g
 payloads partial sums are coded at every hop, which these runs leave out.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterator

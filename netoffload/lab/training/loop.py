@@ -14,8 +14,6 @@ accuracy, BatchNorm's statistics and other buffers are replaced by their mean ov
 of one model, and the octets of this exchange count with the rest.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time

@@ -4,8 +4,6 @@ The estimate counts what grows with model and batch: vectors as long as the para
 for backward, and the largest gradient, which torch makes before it adds it. Libraries take :data:`BASE_OCTETS` more.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from pathlib import Path

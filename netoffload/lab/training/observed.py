@@ -5,8 +5,6 @@ After enough steps the hook ends the script. Launchers' variables are hidden fro
 group of one, and the gradients are those of one rank, which no exchange has averaged.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import runpy

@@ -29,8 +29,6 @@ errors travel while the gradient of the weights is computed.
 Source: T. Dettmers, "8-bit approximations for parallelism in deep learning" (ICLR 2016), sections 2.2, 2.4 and 5.1.2.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The plan of a series of runs: their order and what to keep. It refuses impossible plans before anything is built."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import tempfile

@@ -5,8 +5,6 @@ captures and TensorBoard files. Every rank leaves ``rank<r>.json``, a :class:`Ra
 the record.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

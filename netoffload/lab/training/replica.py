@@ -11,8 +11,6 @@ that torch trains are views::
 An iteration makes no copy: the NumPy arrays and the torch tensors of a replica share memory. (The sizes are HDC's.)
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

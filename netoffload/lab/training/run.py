@@ -4,8 +4,6 @@ Several runs share a testbed, one after the other; in runs of a ring the aggrega
 run on a testbed without NICs, because on one machine NICs take cores from the ranks.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import json

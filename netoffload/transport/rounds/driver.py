@@ -10,8 +10,6 @@ got the same descriptor. The round's own thread may close them between slices, i
 for the descriptors again; a closed socket has -1.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

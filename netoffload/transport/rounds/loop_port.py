@@ -8,8 +8,6 @@ signal. It is then called again with the same arguments: all that it knows is in
 This file is compiled into others, so ``netoffload.compiled.jit`` has it in the digest of its cache.
 """
 
-from __future__ import annotations
-
 import errno as error_numbers
 from typing import Any, Final, NamedTuple
 

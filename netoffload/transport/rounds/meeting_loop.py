@@ -9,8 +9,6 @@ the peer may need it. The gathering learns how long to poll: ``PATIENCE_NS`` aft
 half as long as before after a longer one. So a rank that always waits long soon sleeps at once.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

@@ -8,8 +8,6 @@ encodes a chunk when the one before has left, and decodes and combines one while
 kernel's socket buffers hold several chunks of either direction, so a wire slower than the codec never waits for it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

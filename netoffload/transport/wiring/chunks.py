@@ -20,8 +20,6 @@ Python (``coded_socket``) both go on where its ``state`` says.
 This file is compiled into others, so ``netoffload.compiled.jit`` has it in the digest of its cache.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Any, Final, NamedTuple
 
