@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Annotated, Any, Final, TextIO, cast
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
@@ -22,9 +22,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from typer import rich_utils
 
 import netoffload
-from netoffload.cli.help_tables import keep_whole
 from netoffload.cli.known import KnownCommands
 from netoffload.compiled.programs import end_at_once
 from netoffload.errors import EXTRAS, NetOffloadError, SystemRefusedError, missing_package
@@ -121,10 +121,25 @@ def _raise_interrupted(_signal: int, _frame: FrameType | None) -> None:
     raise Interrupted
 
 
+class _HelpTable(Table):
+    """A table of ``--help`` whose names stay whole, and whose other words are folded.
+
+    In a narrow terminal typer's would end names of options, and long words, in "…". It has no setting for this.
+    """
+
+    def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
+        super().add_row(*cells, **more)
+        for column in self.columns:
+            column.overflow = "fold"
+        for column in self.columns[:-2]:  # names; the last two are the placeholder and the help
+            column.no_wrap = True
+
+
 @functools.cache  # because putting them together takes longer than most tests of an error
 def _command() -> Callable[..., object]:
-    """Return the commands."""
-    keep_whole()
+    """Return the commands; the parts of an option's help stand one below the other."""
+    rich_utils.Table = _HelpTable  # type: ignore[attr-defined]
+    rich_utils.Columns = lambda parts: Group(*parts)  # type: ignore[attr-defined, assignment, misc]
     return typer.main.get_command(app)
 
 

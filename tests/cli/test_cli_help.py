@@ -34,7 +34,6 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
     assert not modules & HEAVY
     assert {name for name in modules if name.startswith("netoffload.cli.")} == {
         "netoffload.cli.app",
-        "netoffload.cli.help_tables",
         "netoffload.cli.known",
     }
 
