@@ -48,7 +48,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--host", "veth:t0", "--wire", "lo", "--user", "no-such-user"], "user 'no-such-user' is unknown"),
         (["--host", "veth:t0", "--wire", "lo", "--trace-side", "left"], "choose from host, wire, both"),
         (["--host", "veth:t0", "--wire", "lo", "--trace-side", "wire"], "a trace side goes with a trace: give --trace"),
-        (["--host", "tap:t0", "--wire", "lo", "--bond", "10"], "arguments: --bond 10; see netoffloadd --help"),
+        (
+            ["--host", "tap:t0", "--wire", "lo", "--bond", "10"],
+            "unrecognized arguments: --bond 10; see netoffloadd --help",
+        ),
         ([], "arguments are required: --host, --wire; see netoffloadd --help"),
         (["--host", "tap:t0", "--wire", "lo", "--bypass", "kernel", "--fault", "loss=0.1"], "has to see every frame"),
         (["--host", "veth:t0", "--wire", "t0"], "t0 cannot be both the host's device and the wire"),
