@@ -45,14 +45,17 @@ _INSTRUCTION_LEN: Final = 8
 class _ClassicBpf(sched_bpf.options):  # type: ignore[misc]
     """TCA_OPTIONS of a filter (linux/pkt_cls.h) of classic BPF; pyroute2's own class knows only eBPF (tc-bpf(8))."""
 
-    nla_map = tuple(
-        {
-            **dict(sched_bpf.options.nla_map),
-            "TCA_BPF_POLICE": "hex",
-            "TCA_BPF_OPS_LEN": "uint16",
-            "TCA_BPF_OPS": "cdata",
-            "TCA_BPF_FLAGS_GEN": "uint32",
-        }.items()
+    nla_map = (
+        ("TCA_BPF_UNSPEC", "none"),
+        ("TCA_BPF_ACT", "bpf_act"),
+        ("TCA_BPF_POLICE", "hex"),
+        ("TCA_BPF_CLASSID", "uint32"),
+        ("TCA_BPF_OPS_LEN", "uint16"),
+        ("TCA_BPF_OPS", "cdata"),
+        ("TCA_BPF_FD", "uint32"),
+        ("TCA_BPF_NAME", "asciiz"),
+        ("TCA_BPF_FLAGS", "uint32"),
+        ("TCA_BPF_FLAGS_GEN", "uint32"),
     )
 
 
