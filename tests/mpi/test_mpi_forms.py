@@ -188,7 +188,7 @@ def test_several_threads_may_wait_for_one_request(alone: CompComm) -> None:
 
 
 def test_help_shows_the_arguments_of_a_call() -> None:
-    assert str(inspect.signature(CompComm.Bcast_comp)) == "(self, /, buf: 'Any', root: 'int' = 0) -> None"
+    assert str(inspect.signature(CompComm.Bcast_comp)) == "(self, /, buf: Any, root: int = 0) -> None"
     assert str(inspect.signature(CompComm.Ibcast_comp)).endswith("-> 'CompRequest'")
 
 

@@ -132,7 +132,8 @@ def test_settings_make_the_options_of_a_command() -> None:
 def test_every_experiment_measures_what_its_settings_name(settings: type[Settings]) -> None:
     module, _, name = settings.experiment.partition(":")
     kind = getattr(import_module(module), name)
-    assert next(iter(inspect.signature(kind).parameters.values())).annotation == settings.__name__
+    annotation = next(iter(inspect.signature(kind).parameters.values())).annotation
+    assert annotation in (settings, settings.__name__)  # a name where the import is for annotations only
     assert callable(kind.measure)
     assert callable(kind.findings)
     assert all(field.metadata["setting"].help for field in fields(settings))
