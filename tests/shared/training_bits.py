@@ -1,8 +1,8 @@
 """The final parameters of short runs of every method, as SHA-256: with threads as ranks, or with processes on links.
 
 ``python tests/shared/training_bits.py memory`` prints them as JSON, ``processes`` those of ranks in namespaces.
-``training_bits.json`` holds those of one kind of CPU, which ``alone`` in it tells: matrix products of another kind
-round otherwise.
+``training_bits.json`` holds those of some kinds of CPU by what ``alone`` returns on them: matrix products of another
+kind round otherwise.
 """
 
 import hashlib
@@ -119,4 +119,4 @@ def table(sizes: Iterable[int] = (2, 4)) -> dict[str, dict[str, str]]:
 
 if __name__ == "__main__":
     found = {str(nodes): in_processes(nodes) for nodes in (2, 4)} if sys.argv[1:] == ["processes"] else table()
-    print(json.dumps({"alone": {"": alone()}} | found, indent=1))
+    print(json.dumps({alone(): found}, indent=1))
