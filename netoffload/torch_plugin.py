@@ -4,8 +4,6 @@ Torch calls :func:`register` when it is imported (entry point of the group ``tor
 uses torch. So this module imports nothing of the project. The first process group loads the compiled parts.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Names for the arrays that kernels and their callers pass on, all contiguous, and a view of read-only ones."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np

@@ -5,8 +5,6 @@ user made, or may write to, is not used. If no safe folder exists, nothing is ke
 kernels.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -4,8 +4,6 @@ Rounding is to nearest, ties to even. What is too large becomes infinite, and in
 keeps the upper bits of its payload, and becomes quiet as in a CPU's conversion. Widened, it keeps all its bits.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

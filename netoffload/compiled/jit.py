@@ -4,8 +4,6 @@ Numba's disk cache looks only at the file of each function. If a kernel is inlin
 changes, Numba would still use the old code. So the name of the cache folder has a digest of all such sources.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -9,8 +9,6 @@ Of processes that share a cache, one speaks at a time. A terminal's line is writ
 follows every five.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

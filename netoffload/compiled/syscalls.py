@@ -5,8 +5,6 @@ ctypes pointers. Structures are NumPy arrays with the layout of 64-bit Linux, th
 has the calls that several loops need; ``netoffload_daemon.libc`` has those for packet sockets.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from numba import types

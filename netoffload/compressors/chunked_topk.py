@@ -13,8 +13,6 @@ docs/design/compressors.md has the octets. Places are in the form of Elias and F
 bits each, where a number takes 12 and the gaps between places 9.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple

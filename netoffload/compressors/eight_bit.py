@@ -17,8 +17,6 @@ its cell. A table has the rank of the cell's first float, and one comparison wit
 float has the next rank. No cell of any type holds two limits.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 

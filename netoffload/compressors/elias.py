@@ -18,8 +18,6 @@ Three forms of a vector of codes level << 1 | sign (``rounding``):
 The unused bits of the last octet are 0.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

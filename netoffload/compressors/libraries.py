@@ -7,8 +7,6 @@ Body, lossless: the library's block, without a length. Body of zfp: length of th
 header; the length is needed because zfp does not notice a truncated stream.
 """
 
-from __future__ import annotations
-
 import importlib
 import struct
 from dataclasses import dataclass

@@ -16,8 +16,6 @@ Algorithms 2 and 3, and the other codecs of ``netoffload.codec``). The codecs ta
 refuses them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Final
 

@@ -10,8 +10,6 @@ log2(3) = 1.585 is the least (TernGrad, 3.1). Digit 0 is the value 0, 1 is +1, 2
 The target of a packing must be zero. The target and a stream to unpack must have SLACK octets behind them.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -8,8 +8,6 @@ The rules for s are those of Jiang and Agrawal (NeurIPS 2018, 3.3 and 4): the va
 min(N / (4 s^2), sqrt(N) / s). docs/design/compressors.md has rules and octets.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Final
 

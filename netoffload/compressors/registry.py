@@ -4,8 +4,6 @@ A text form is ``name`` or ``name:parameter=value,...``. The parameters are the 
 others keep their defaults. ``ALIASES`` has the papers' names for certain sets of parameters.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import typing
 from typing import Any, Final, cast

@@ -12,8 +12,6 @@ For one key the words of all 2^32 indices are a permutation: no word comes twice
 rounding. The words are not cryptographically random, and need not be.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

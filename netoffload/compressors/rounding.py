@@ -13,8 +13,6 @@ over 2^24; x - floor(x) and its comparison with u are exact. So machines with an
 alike. A probability is off by at most 2^-24, the precision of a float32 next to the scaler.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

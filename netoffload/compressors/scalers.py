@@ -5,8 +5,6 @@ Sums are float64 and have a fixed order: lane j adds values j, j + 4, j + 8, ...
 magnitudes are found on the bits, because floats without their sign have the order of their bits.
 """
 
-from __future__ import annotations
-
 import enum
 import math
 from typing import Final

@@ -26,8 +26,6 @@ and the other is forbidden; so is every negative zero. A number is coded as the 
 smaller. Numbers above the largest are coded as the largest.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache

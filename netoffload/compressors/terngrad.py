@@ -11,8 +11,6 @@ workers goes to :meth:`TernGrad.encode_shared`. Then a sum of N ternary vectors 
 send it back in few bits instead of parameters (**parameter localisation**): :class:`TernarySum`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final

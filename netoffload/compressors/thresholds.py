@@ -21,8 +21,6 @@ From 4096 T on, the residual is the float32 nearest to x minus the sent value. 0
 docs/design/compressors.md has the octets. A decoder refuses a payload with other thresholds than its own.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass

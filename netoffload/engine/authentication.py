@@ -7,8 +7,6 @@ Why SipHash: BLAKE2s takes five times as long. Poly1305 and GMAC break where a n
 nonce that is used only once.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from netoffload.compiled.arrays import Int64Array, Uint8Array

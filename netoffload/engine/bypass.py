@@ -20,8 +20,6 @@ it. Then the NIC misses acknowledgements and takes blocks for lost; and a float 
 ``tests/engine/test_engine_bypass.py`` has the slow definition of the program, and compares the two.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Final
 

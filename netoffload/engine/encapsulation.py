@@ -11,8 +11,6 @@ No block moves; the caller gathers the pieces. On the way back :func:`unwrap` tu
 place, by writing the headers before it. So ``receive`` knows nothing of UDP.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from netoffload.compiled.arrays import Int64Array, Uint8Array

@@ -1,7 +1,5 @@
 """What the flow table says, for people and programs: rows of plain values. Not compiled."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any

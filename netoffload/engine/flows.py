@@ -25,8 +25,6 @@ peer sends nothing: see :func:`_has_given_up`.
 of the host that acknowledges the SYN turns the candidate into a slot, or starts the connection's slot anew.
 """
 
-from __future__ import annotations
-
 import secrets
 from typing import Final, NamedTuple
 

@@ -31,8 +31,6 @@ octets along, or ``lent`` sends them. No octet of this float was sent before, so
 its octets leave exact.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from netoffload.compiled.arrays import Uint8Array

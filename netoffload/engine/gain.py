@@ -14,8 +14,6 @@ octets of no word, which its blocks carry raw. The codec itself chooses between 
 that fails costs one segment; the step to the next one doubles, until a segment pays.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from netoffload.codec.kernels import encode_fit, is_lossless

@@ -24,8 +24,6 @@ Open), or without room for the option crosses as it is.
 a SYN/ACK is limited to the host's own. So TCP cuts the stream between floats if the application writes whole floats.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from netoffload.codec_specs import ALL_CODECS

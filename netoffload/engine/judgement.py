@@ -43,8 +43,6 @@ its words repeat, and one in forty such words looks like text. A word of text th
 if it is from 2^-31 to 1 and has a letter among its low three octets. A table of equal numbers has none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

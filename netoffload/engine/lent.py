@@ -12,8 +12,6 @@ acknowledges these octets to the host: it *lends* them. Three things can follow:
 The NIC's own segments take the headers of the host's latest one, from the flow table, which outlives the process.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

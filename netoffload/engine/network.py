@@ -5,8 +5,6 @@ starts, and to which family the frame belongs. Both headers end with the source 
 covers these octets before ``IP_AT + ip_len``, and they identify a flow.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from netoffload.compiled.arrays import Uint8Array

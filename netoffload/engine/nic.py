@@ -16,8 +16,6 @@ Both directions write the flow table: a SYN from the wire says what its sender d
 ``from_host`` holds the mutex throughout; ``from_wire`` holds it for a short time, while it notes a frame.
 """
 
-from __future__ import annotations
-
 import secrets
 from typing import Final
 

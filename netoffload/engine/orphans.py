@@ -9,8 +9,6 @@ kernel answers the host's next segment with an RST of its own, so both programs 
 An orphan's slot gives way to every connection with a handshake.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from netoffload.compiled.arrays import Uint8Array

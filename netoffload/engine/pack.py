@@ -7,8 +7,6 @@ only itself. Where the blocks together are not smaller than the raw frames, the 
 of a lossless codec may begin and end inside words, whose octets its blocks carry raw.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from netoffload.codec.kernels import ENCODE_SLACK, LANES, codec_for, encode_fit

@@ -13,8 +13,6 @@ For experiments with codecs and formats, and for tests::
 Every frame starts with a virtio-net header of 10 octets (``netoffload.wire.vnet``), as on a TAP.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable
 from typing import Any, Final

@@ -9,8 +9,6 @@ between and no block as large arrived.
 A limit ends after ten minutes, as Linux forgets the MTU of a path (``ip-sysctl``: ``mtu_expires``).
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from netoffload.compiled.jit import inline_kernel

@@ -7,8 +7,6 @@ A payload may be changed only if its checksum is right, or still to be filled in
 change the checksum is marked as still to be filled in (``NEEDS_CSUM``).
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from netoffload.codec.kernels import MALFORMED, decode, encode_fit

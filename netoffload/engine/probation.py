@@ -13,8 +13,6 @@ segment is repeated in small blocks. While nothing arrives on probation, plain s
 the peer acknowledges a block, probation ends. If a link is down, nothing arrives at all, and the time does not double.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from netoffload.compiled.jit import inline_kernel

@@ -11,8 +11,6 @@ payload waits for it; a payload that comes first crosses exact. The caller asks 
 so a flood of them costs nothing. Where the operator promises (``EngineSettings.trust``), nobody is asked.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from netoffload.compiled.arrays import Int64Array

@@ -23,8 +23,6 @@ Blocks continue a segment when the connection, the acknowledgement, the window a
 and the sequence number follows on: the rules of generic receive offload. A block with FIN or PSH is the last one.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from netoffload.codec.kernels import LANES, Middle, decode_halves, is_known

@@ -20,8 +20,6 @@ An error about a plain segment is the host's. The NIC rounds the MTU in it down 
 cutting between floats.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from netoffload.compiled.arrays import Uint8Array

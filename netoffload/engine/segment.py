@@ -4,8 +4,6 @@ Sequence numbers wrap at 2**32 (RFC 9293, 3.4). They are compared by their dista
 apart. Every result is a number of 32 bits.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from netoffload.compiled.arrays import Uint8Array

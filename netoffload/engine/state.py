@@ -1,7 +1,5 @@
 """What one NIC remembers, and its settings: arrays, made once, that every function of the engine may be given."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from netoffload.compiled.arrays import Int64Array, Uint8Array, Uint64Array

@@ -5,8 +5,6 @@ from here. Counters are found by their prefix (``drop_``, ``bypass_``, ``tx_clas
 appears everywhere without a change here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final

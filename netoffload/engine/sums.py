@@ -10,8 +10,6 @@ Without SSE 4.2 each octet takes a look-up in a table of 256 words. ``netoffload
 Gopal et al.: Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction (Intel, 2009).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final, cast

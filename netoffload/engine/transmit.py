@@ -7,8 +7,6 @@ blocks. With a lossless codec ``gain`` decides instead, and nothing is trimmed. 
 smaller leaves ``plain``.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from netoffload.codec.kernels import codec_for, is_lossless

@@ -7,8 +7,6 @@ Aumasson and Bernstein: SipHash: a fast short-input PRF (INDOCRYPT 2012); the va
 reference implementation's.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Final
 

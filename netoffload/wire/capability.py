@@ -14,8 +14,6 @@ The sending NIC adds the option behind the host's options, and the receiving NIC
 sees it. If the option is lost on the way, the peer counts as a NIC that cannot decode.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from netoffload.codec_specs import ALL_CODECS

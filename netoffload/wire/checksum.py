@@ -3,8 +3,6 @@
 These are the definitions. The engine has compiled versions, and ``tests/engine/test_engine_sums.py`` compares them.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 CRC32C_POLYNOMIAL: Final = 0x82F63B78

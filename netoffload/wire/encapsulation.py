@@ -19,8 +19,6 @@ The source port is derived from the ports of the flow. So routers and cards that
 tell flows apart and keep each one in order.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from netoffload.wire.udp import UDP_LEN

@@ -1,7 +1,5 @@
 """Ethernet II: destination 6, source 6, type 2. Frames with a VLAN tag have another type and cross unchanged."""
 
-from __future__ import annotations
-
 from typing import Final
 
 ETHERNET_LEN: Final = 14

@@ -3,8 +3,6 @@
 Offsets only: a NIC rewrites errors in place (``engine.router_errors``), and tests read them with scapy.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 PROTO_ICMP: Final = 1

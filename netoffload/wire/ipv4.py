@@ -1,7 +1,5 @@
 """IPv4 (RFC 791). The engine lets datagrams with options, and fragments, cross."""
 
-from __future__ import annotations
-
 from typing import Final
 
 IPV4_MIN_LEN: Final = 20

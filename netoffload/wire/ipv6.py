@@ -1,7 +1,5 @@
 """IPv6 (RFC 8200). The engine lets datagrams with extension headers cross."""
 
-from __future__ import annotations
-
 from typing import Final
 
 IPV6_LEN: Final = 40

@@ -37,8 +37,6 @@ sender that did not see the handshake guesses it once in 2**32 blocks. An attack
 key protects against that. With a key, the MAC covers the same octets as the CRC, and the field itself.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from netoffload.wire import tcp

@@ -1,7 +1,5 @@
 """TCP (RFC 9293). Inside a host the checksum is often still to be filled in."""
 
-from __future__ import annotations
-
 from typing import Final
 
 PROTO_TCP: Final = 6

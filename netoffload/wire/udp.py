@@ -1,7 +1,5 @@
 """UDP (RFC 768)."""
 
-from __future__ import annotations
-
 from typing import Final
 
 PROTO_UDP: Final = 17

@@ -5,8 +5,6 @@ It says two things that a frame alone cannot. The checksum is still to be filled
 ``gso_size``).
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 VNET_LEN: Final = 10
