@@ -21,11 +21,10 @@ from netoffload.codec.reference import (
     compress_bounded,
     exact_group,
     pack,
-    pack_groups,
 )
 from netoffload.codec.scalar import UNIT16, decode_short
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
-from netoffload.compiled.octets import load_u32, popcount_u64, store_u16, store_u32, u8
+from netoffload.compiled.octets import load_u32, popcount_u64, store_u16, store_u32, store_u64, u8
 
 
 def limits(bound_k: int) -> Any:
@@ -39,6 +38,10 @@ def _floats(source: Uint8Array, at: int, floats: int) -> Float32Array:
 
 def _mask(truths: Iterable[object]) -> int:
     return sum(bool(truth) << lane for lane, truth in enumerate(truths))
+
+
+def _octets(word: int) -> list[int]:
+    return [word >> 8 * lane & 0xFF for lane in range(LANES)]
 
 
 def _word(octets: Sequence[int]) -> int:
@@ -89,38 +92,58 @@ def burst_rounder(oracle: Oracle) -> Callable[..., None]:
     return round_burst
 
 
-def put_group(
-    source: Uint8Array, at: int, floats: int, limits: Any, target: Uint8Array, target_at: int
-) -> tuple[int, int, int, int]:
-    """``netoffload.codec.packed.GroupPutter``."""
+def octets_there(word: int) -> int:
+    """Return which octets of a word are not 0, a bit each."""
+    return _mask(_octets(word))
+
+
+def sums_of_bits(word: int) -> int:
+    """Return a word of octets: how many bits are set in that octet of ``word`` and in those below it."""
+    return _word([(word & (1 << 8 * lane + 8) - 1).bit_count() for lane in range(LANES)])
+
+
+def fields_of(codes: int) -> int:
+    """Return the fields of eight codes, an octet each."""
+    return _word([2 * ((code & 127) - 1 & 127) + (code >> 7) for code in _octets(codes)])
+
+
+def codes_of(fields: int) -> int:
+    """Return the codes of eight fields, an octet each."""
+    return _word([(field // 2 + 1) % 128 + (field & 1) * 128 for field in _octets(fields)])
+
+
+def squeeze(word: int, mask: int) -> int:
+    """Move the octets in a mask together."""
+    return _word([octet for lane, octet in enumerate(_octets(word)) if mask >> lane & 1])
+
+
+def spread(word: int, mask: int) -> int:
+    """Undo :func:`squeeze`, with 0 between the octets."""
+    octets = iter(_octets(word))
+    return _word([next(octets) if mask >> lane & 1 else 0 for lane in range(LANES)])
+
+
+def mask_burst(source: Uint8Array, at: int, floats: int, bound_k: int) -> int:
+    """Return which of up to eight floats are not 0 in ``bounded``."""
+    return _mask(compress_bounded(_floats(source, at, floats), bound_k)[0])
+
+
+def code_burst(
+    source: Uint8Array, at: int, floats: int, limits: Any, mask: int, target: Uint8Array, target_at: int
+) -> int:
+    """Store the codes of a packed burst; return which floats take 16 bits or more, and above them which take 32."""
     tags, codes = compress_bounded(_floats(source, at, floats), limits[0])
-    octets = pack_groups(tags, codes)
-    length = octets.size - 2 * int((tags == 2).sum()) - 4 * int((tags == 3).sum())
-    target[target_at : target_at + length] = octets[:length]
-    return length, _mask(tags), _mask(tags >= 2), _mask(tags == 3)
+    octets = [(0, code, 0x80, 0x00)[tag] for tag, code in zip(tags.tolist(), codes.tolist(), strict=True)]
+    store_u64(target, target_at, squeeze(_word(octets), mask))
+    return _mask(tags >= 2) | _mask(tags == 3) << LANES
 
 
-def read_masks(payload: Uint8Array, at: int) -> tuple[int, int, int]:
-    """``netoffload.codec.packed.MaskReader``."""
-    present, masks = u8(payload, at), iter(payload[at + 1 :])
-    lanes = [int(next(masks)) if present >> burst & 1 else 0 for burst in range(8)]
-    return present, _word(lanes), int(_mask(lanes) == present)
-
-
-def get_group(
-    payload: Uint8Array, at: int, group: tuple[int, int, int], unit8: np.float32, target: Uint8Array, target_at: int
-) -> tuple[int, int, int]:
-    """``netoffload.codec.packed.GroupGetter``."""
-    width, there, floats = group
-    bits = int.from_bytes(payload[at : at + 65].tobytes(), "little") >> (8 if width == 8 else 3)
-    fields = [0] * 64
-    for lane in range(64):
-        if there >> lane & 1:
-            fields[lane], bits = bits & (1 << width) - 1, bits >> width
-    for lane in range(floats):
-        code = (fields[lane] // 2 + 1) % 128 << 8 | (fields[lane] & 1) << 15 if there >> lane & 1 else 0
-        store_u32(target, target_at + 4 * lane, decode_short(code, unit8))
-    return _mask(field == 255 for field in fields), _mask(field == 254 for field in fields), max(fields) >> width - 1
+def decode_codes(codes: int, mask: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
+    """Store the floats of a packed burst; return which are escapes to 16 bits, and above them to 32."""
+    octets = _octets(spread(codes, mask))
+    for lane, octet in enumerate(octets):
+        store_u32(target, target_at + 4 * lane, decode_short(octet << 8, unit8))
+    return _mask([octet == 0x80 for octet in octets]) | (_mask([octet == 0 for octet in octets]) & mask) << LANES
 
 
 def spread_bits(word: int, mask: int) -> int:

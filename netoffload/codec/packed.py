@@ -35,7 +35,7 @@ from netoffload.codec.scalar import (
 from netoffload.codec.vectors import I8, I64, WORDS, Isa, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import ARRAY, Builder, Value, emits
-from netoffload.compiled.jit import JIT_DISABLED, inline_kernel, inlined_with
+from netoffload.compiled.jit import inline_kernel, inlined_with
 from netoffload.compiled.octets import (
     bit_length,
     bits_float32,
@@ -295,14 +295,14 @@ def _fill_of(octets: Uint8Array, fields_at: int, fields_end: int, bits: int) -> 
 _OCTETS: Final = ir.VectorType(I8, LANES)
 
 
-def _of_word(emit: Callable[[Builder, Value], Value]) -> Any:
+def _of_word(emit: Callable[[Builder, Value], Value], twin: Callable[[int], int]) -> Any:
     """Return a function from a word to a word: eight octets side by side."""
 
     def of_word(builder: Builder, word: Value) -> Value:
         result = emit(builder, builder.bitcast(word, _OCTETS))
         return builder.bitcast(result, I64) if result.type == _OCTETS else result
 
-    return emits(types.int64, types.int64)(of_word)
+    return emits(types.int64, types.int64, twin=twin)(of_word)
 
 
 def fields_of_codes(builder: Builder, codes: Value) -> Value:
@@ -328,10 +328,10 @@ def _emit_there(builder: Builder, word: Value) -> Value:
     return vectors.bits_of_plane(builder, builder.icmp_unsigned("!=", word, vectors.every(0, word.type)))
 
 
-octets_there = _of_word(_emit_there)
-sums_of_bits = _of_word(_emit_sums)
-fields_of = _of_word(fields_of_codes)
-codes_of = _of_word(codes_of_fields)
+octets_there = _of_word(_emit_there, interpreted.octets_there)
+sums_of_bits = _of_word(_emit_sums, interpreted.sums_of_bits)
+fields_of = _of_word(fields_of_codes, interpreted.fields_of)
+codes_of = _of_word(codes_of_fields, interpreted.codes_of)
 
 
 @inline_kernel
@@ -406,9 +406,7 @@ def _sum_below(sums: int, burst: int) -> int:
 
 def groups_by_bursts(isa: Isa) -> Groups:
     """Return primitives that handle one burst after the other."""
-    if JIT_DISABLED:
-        return Groups(interpreted.put_group, interpreted.read_masks, interpreted.get_group)
-    squeeze, spread = _mover(isa.squeeze), _mover(isa.spread)
+    squeeze, spread = _mover(isa.squeeze, interpreted.squeeze), _mover(isa.spread, interpreted.spread)
     mask_burst, mask_part = _masker(full=True), _masker(full=False)
     code_burst, code_part = _coder(isa, full=True), _coder(isa, full=False)
     decode_burst = _burst_decoder(isa)
@@ -417,6 +415,7 @@ def groups_by_bursts(isa: Isa) -> Groups:
     def put(
         source: Uint8Array, first: int, lanes: int, limits: Limits, target: Uint8Array, at: int
     ) -> tuple[int, int, int, int]:
+        lanes = int(lanes)  # without a compiler it may be NumPy's, whose shifts overflow
         there = longs = wholes = 0
         rest = lanes % LANES
         if lanes == GROUP:  # as a constant, so that the compiler unrolls the bursts
@@ -463,7 +462,7 @@ def groups_by_bursts(isa: Isa) -> Groups:
         target: Uint8Array,
         target_at: int,
     ) -> tuple[int, int, int]:
-        width, there, lanes = group
+        width, there, lanes = group[0], group[1], int(group[2])
         bursts, sums = (lanes + LANES - 1) // LANES, sums_of_bits(there)
         codes = sums >> 56 & 0xFF
         # The codes stand before the group's last floats: each burst's are read before its floats overwrite them.
@@ -484,12 +483,14 @@ def groups_by_bursts(isa: Isa) -> Groups:
     return Groups(put, read_masks, get)
 
 
-def _mover(emit: Callable[[Builder, Value, Value], Value]) -> Any:
-    return emits(types.int64, types.int64, types.int64)(lambda builder, word, mask: emit(builder, word, mask))
+def _mover(emit: Callable[[Builder, Value, Value], Value], twin: Callable[[int, int], int]) -> Any:
+    return emits(types.int64, types.int64, types.int64, twin=twin)(
+        lambda builder, word, mask: emit(builder, word, mask)
+    )
 
 
 def _burst_decoder(isa: Isa) -> Any:
-    @emits(types.int64, types.int64, types.int64, types.float32, ARRAY, types.int64)
+    @emits(types.int64, types.int64, types.int64, types.float32, ARRAY, types.int64, twin=interpreted.decode_codes)
     def decode_burst(
         builder: Builder, codes: Value, mask: Value, unit8: Value, target: Value, target_at: Value
     ) -> Value:
@@ -504,7 +505,7 @@ def _burst_decoder(isa: Isa) -> Any:
 
 
 def _masker(*, full: bool) -> Any:
-    @emits(types.int64, ARRAY, types.int64, types.int64, types.int64)
+    @emits(types.int64, ARRAY, types.int64, types.int64, types.int64, twin=interpreted.mask_burst)
     def mask_burst(builder: Builder, source: Value, at: Value, floats: Value, smallest: Value) -> Value:
         there = None if full else vectors.lanes_below(builder, floats, LANES)
         magnitude = builder.and_(vectors.load_lanes(builder, source, at, LANES, there), words(MAGNITUDE_BITS))
@@ -515,7 +516,10 @@ def _masker(*, full: bool) -> Any:
 
 
 def _coder(isa: Isa, *, full: bool) -> Any:
-    @emits(types.int64, ARRAY, types.int64, types.int64, LIMITS, types.int64, ARRAY, types.int64)
+    @emits(
+        *(types.int64, ARRAY, types.int64, types.int64, LIMITS, types.int64, ARRAY, types.int64),
+        twin=interpreted.code_burst,
+    )
     def code_burst(
         builder: Builder,
         source: Value,
