@@ -28,7 +28,8 @@ def test_a_stream_arrives_as_the_codec_makes_it(nic: NicSettings) -> None:
         wire_octets = bed.wire_counters()[0].tx_octets
     assert (found.values, found.wrong) == (OCTETS // 4, 0)
     assert wire_octets < OCTETS / 3
-    assert sent["tx_raw_octets"] >= OCTETS
+    # TCP may cut off a last segment of a few floats, which a block would not make smaller.
+    assert sent["tx_raw_octets"] >= OCTETS - 64 * sent.get("bypass_no_gain", 0)
     assert drops(sent) == drops(got) == {}
 
 

@@ -50,9 +50,11 @@ def test_ipv6_is_compressed_as_ipv4_is(bed: Testbed) -> None:
     assert np.array_equal(got, ROUND_TRIP)
     sent = grown(bed, 0, before)
     assert sent["tx_blocks"] > 0
-    assert sent["tx_raw_octets"] >= VALUES.nbytes
+    # TCP may cut off a last segment of a few floats, which a block would not make smaller.
+    least_octets = VALUES.nbytes - 64 * sent.get("bypass_no_gain", 0)
+    assert sent["tx_raw_octets"] >= least_octets
     assert bed.wire_counters()[0].tx_octets - wire_before[0].tx_octets < VALUES.nbytes / 3
-    assert any(flow["src"] == "fd98::1" and flow["raw_octets"] >= VALUES.nbytes for flow in flows(bed, 1))
+    assert any(flow["src"] == "fd98::1" and flow["raw_octets"] >= least_octets for flow in flows(bed, 1))
 
 
 def test_jumbo_frames_and_ipv6() -> None:
