@@ -154,20 +154,20 @@ def serve_control(path: Path, handlers: Mapping[str, Handler]) -> Iterator[None]
         if not path.is_socket():
             raise SystemRefusedError(f"{path} exists and is not a socket: choose another path for the control socket")
         path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    old_mask = os.umask(0o177)  # a chmod after bind() would come too late
-    try:
-        listener.bind(str(path))
-    except OSError as error:
-        raise SystemRefusedError(f"cannot listen on control socket {path}: {error}") from error
-    finally:
-        os.umask(old_mask)
-    try:
-        with serve_connections("control", listener, serve, MAX_CONNECTIONS, _encode_error):
-            yield
-    finally:
-        with contextlib.suppress(PermissionError):  # the NIC runs as `nobody` now; the next NIC replaces the file
-            path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        old_mask = os.umask(0o177)  # a chmod after bind() would come too late
+        try:
+            listener.bind(str(path))
+        except OSError as error:
+            raise SystemRefusedError(f"cannot listen on control socket {path}: {error}") from error
+        finally:
+            os.umask(old_mask)
+        try:
+            with serve_connections("control", listener, serve, MAX_CONNECTIONS, _encode_error):
+                yield
+        finally:
+            with contextlib.suppress(PermissionError):  # the NIC runs as `nobody` now; the next NIC replaces the file
+                path.unlink(missing_ok=True)
 
 
 def _answer(line: bytes, handlers: Mapping[str, Handler]) -> bytes:

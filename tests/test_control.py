@@ -78,6 +78,14 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "precious"
 
 
+def test_a_socket_that_cannot_be_made_leaves_nothing_open(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(SystemRefusedError, match="cannot listen") as refused, serve_control(tmp_path / "no" / "s", {}):
+        pass
+    assert os.listdir("/proc/self/fd") == before, refused  # the error still holds its frames, and what is in them
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nobody_there_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ControlError, match="did not answer 'info': no NIC listens there"):
         request(tmp_path / "none.sock", "info")

@@ -43,7 +43,8 @@ from netoffload.transport.calls import Calls
 from netoffload.transport.info import CommInfo
 from netoffload.transport.messages.requests import Request, wait_all
 from netoffload.transport.plane import DataPlane, Settings, set_up
-from netoffload.transport.rendezvous.store import StoreRendezvous
+from netoffload.transport.rendezvous import Rendezvous
+from netoffload.transport.rendezvous.store import Store, StoreRendezvous
 from netoffload.transport.rounds.exchange import TcpExchange
 from netoffload.transport.wiring.lanes import Lane
 
@@ -52,8 +53,10 @@ __all__ = [
     "CommInfo",
     "DataPlane",
     "Lane",
+    "Rendezvous",
     "Request",
     "Settings",
+    "Store",
     "StoreRendezvous",
     "TcpExchange",
     "set_up",
