@@ -35,6 +35,9 @@ MAX_CONNECTIONS: Final = 32
 IDLE_TIMEOUT_S: Final = 30.0
 """Time for a whole request to arrive, and for the client to take its answer."""
 
+ANSWER_TIMEOUT_S: Final = 1.0
+"""Time that answers under way have once the server ends: the request may be what ends it."""
+
 _ACCEPT_PAUSE_S: Final = 0.1
 """Pause after a connection could not be accepted (no descriptors left), so that the thread does not spin."""
 
@@ -136,16 +139,20 @@ def serve_connections(
 def serve_control(path: Path, handlers: Mapping[str, Handler]) -> Iterator[None]:
     """Answer requests on a Unix socket (mode 0600) in separate threads; in the end remove the file.
 
-    It takes the place of a dead process that left its file. ``handlers`` are functions from a request to its answer, by
-    command; their errors become answers too.
+    Answers under way are given before that, as to the request that ends the process. The socket takes the place of a
+    dead process that left its file. ``handlers`` are functions from a request to its answer, by command; their errors
+    become answers too.
     """
+
+    answering = threading.Semaphore(MAX_CONNECTIONS)
 
     def serve(conn: socket.socket) -> None:
         for line in _lines(conn):
             if len(line) > MAX_REQUEST_OCTETS:
                 conn.sendall(_encode_error(f"request longer than {MAX_REQUEST_OCTETS} octets"))
                 return
-            conn.sendall(_answer(line, handlers))
+            with answering:
+                conn.sendall(_answer(line, handlers))
 
     if path.exists():
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -166,6 +173,9 @@ def serve_control(path: Path, handlers: Mapping[str, Handler]) -> Iterator[None]
             with serve_connections("control", listener, serve, MAX_CONNECTIONS, _encode_error):
                 yield
         finally:
+            deadline = time.monotonic() + ANSWER_TIMEOUT_S
+            for _ in range(MAX_CONNECTIONS):
+                answering.acquire(timeout=max(0.0, deadline - time.monotonic()))
             with contextlib.suppress(PermissionError):  # the NIC runs as `nobody` now; the next NIC replaces the file
                 path.unlink(missing_ok=True)
 

@@ -5,6 +5,8 @@ import json
 import os
 import random
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -155,3 +157,32 @@ def test_no_more_connections_than_the_limit(path: Path) -> None:
             threading.Event().wait(0.05)
         else:
             pytest.fail("connections that were closed are not free again")
+
+
+SERVER_THAT_IS_STOPPED = """
+import sys, threading, time
+from pathlib import Path
+from netoffload.control import serve_control
+
+stopped = threading.Event()
+
+def stop(_):
+    stopped.set()
+    time.sleep(0.2)  # by then the process would have ended
+    return {"said": "bye"}
+
+with serve_control(Path(sys.argv[1]), {"stop": stop}):
+    print("ready", flush=True)
+    stopped.wait()
+"""
+
+
+def test_the_request_that_ends_the_process_is_answered(tmp_path: Path) -> None:
+    path = tmp_path / "c.sock"
+    command = [sys.executable, "-c", SERVER_THAT_IS_STOPPED, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        assert request(path, "stop") == {"said": "bye"}
+    assert server.returncode == 0
+    assert not path.exists()
