@@ -82,8 +82,8 @@ class ControlError(NetOffloadError):
     """A control socket did not answer, or answered with an error."""
 
 
-class CollectiveError(NetOffloadError):
-    """A collective could not be completed: ranks disagree, or a peer is gone."""
+class CollectiveError(NetOffloadError, RuntimeError):
+    """A collective could not be completed: ranks disagree, or a peer is gone. torch's own are RuntimeErrors."""
 
 
 class PeerLostError(CollectiveError):

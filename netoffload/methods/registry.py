@@ -119,7 +119,7 @@ def _compressor(name: str, items: list[str], batch: int, period: int) -> Compres
 
 def _period(name: str, items: list[str]) -> int:
     """Take ``p=...`` out of a periodic method's parameters."""
-    text = _taken("p=", items) or str(PERIOD_DEFAULT)
+    text = str(PERIOD_DEFAULT) if (given := _taken("p=", items)) is None else given
     if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
         raise UsageError(f"{name}: p={text} is not a number of iterations, 1 to 1000000")
     return int(text)
@@ -135,7 +135,7 @@ def _groups(name: str, family: Family, items: list[str]) -> tuple[int, str]:
         raise UsageError(f"{name}: groups={given} is not a number of groups, 2 or more")
     if top is not None:
         check_choice(f"{name}: top", top, TOPS)
-    return int(given or 1), top or TOPS[0]
+    return int(given or 1), TOPS[0] if top is None else top
 
 
 def _by_way(name: str, items: list[str]) -> Family:

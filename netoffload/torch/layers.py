@@ -24,7 +24,7 @@ class Layers:
         self.names: list[str] = []
         self._names = names
         self._sizes: Sequence[int] = ()
-        self._parameters: list[torch.Tensor] = []
+        self.parameters: list[torch.Tensor] = []
         self._index: dict[torch.Tensor, int] = {}
         self.are_named = named_parameters is not None
         self.is_closed = False  # no further parameter may come
@@ -54,7 +54,7 @@ class Layers:
 
     def expect(self, sizes: Sequence[int]) -> None:
         """Expect a model with parameters of these sizes; UsageError, and no change, if a known one has another."""
-        for at, (name, parameter) in enumerate(zip(self.names, self._parameters, strict=True)):
+        for at, (name, parameter) in enumerate(zip(self.names, self.parameters, strict=True)):
             _check(sizes, at, name, parameter)
         if (self.are_named or self.is_closed) and len(sizes) != len(self.names):
             raise UsageError(f"the model that was saved has {len(sizes)} parameters, this one has {len(self.names)}")
@@ -63,14 +63,14 @@ class Layers:
     @property
     def layout(self) -> Layout:
         """Sizes of all expected parameters, or else of the known ones."""
-        return Layout(tuple(self._sizes) or tuple(parameter.numel() for parameter in self._parameters))
+        return Layout(tuple(self._sizes) or tuple(map(_floats_of, self.parameters)))
 
     def exact(self, options: Options) -> frozenset[int]:
         """Return the indices of parameters that travel exact."""
         last = self.names[-1].rpartition(".")[0] if options.exact_last and self.names else None
         return frozenset(
             index
-            for index, (name, parameter) in enumerate(zip(self.names, self._parameters, strict=True))
+            for index, (name, parameter) in enumerate(zip(self.names, self.parameters, strict=True))
             if parameter.numel() < options.exact_below
             or (options.exact_vectors and parameter.dim() <= 1)
             or any(fnmatch.fnmatch(name, pattern) for pattern in options.exact_names)
@@ -81,9 +81,14 @@ class Layers:
         _check(self._sizes, len(self.names), name, parameter)
         self._index[parameter] = len(self.names)
         self.names.append(name)
-        self._parameters.append(parameter)
+        self.parameters.append(parameter)
+
+
+def _floats_of(parameter: torch.Tensor) -> int:
+    """Return how many real values a gradient has; DDP's buckets hold a complex one as two of them."""
+    return parameter.numel() * (2 if parameter.is_complex() else 1)
 
 
 def _check(sizes: Sequence[int], at: int, name: str, parameter: torch.Tensor) -> None:
-    if sizes and (at >= len(sizes) or sizes[at] != parameter.numel()):
-        raise UsageError(f"{name} has {parameter.numel()} values, another number than in the model that was saved")
+    if sizes and (at >= len(sizes) or sizes[at] != _floats_of(parameter)):
+        raise UsageError(f"{name} has {_floats_of(parameter)} values, another number than in the model that was saved")

@@ -12,7 +12,6 @@ scaler, a log. All ranks then find the same infinities.
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import io
 import itertools
@@ -30,7 +29,7 @@ from netoffload.errors import UsageError
 from netoffload.methods.buckets import cut
 from netoffload.torch.backend_reductions import move_from
 from netoffload.torch.backend_words import Words
-from netoffload.torch.staging import Staged, lie_together
+from netoffload.torch.staging import Staged, added_as, lie_together
 from netoffload.torch.state import LANES, CompressionState
 from netoffload.transport import Request
 
@@ -78,7 +77,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     Hooks, state and ``state_dict()`` are the wrapped optimizer's. What this rank remembers of its gradients is in
     ``compression.state_dict()``. A deep copy of model and optimizer together goes on by itself, with connections of its
-    own.
+    own. So do both from one file of ``torch.save``, over the default group.
 
     An optimizer that evaluates the loss itself (LBFGS) is refused: each rank would do so as often as its own loss says.
     Without a ``state`` one with default options is made, from ``named_parameters``. The gradients of
@@ -105,6 +104,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.optimizer = optimizer
         self.compression = state or CompressionState(named_parameters=named_parameters)
         parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+        for one in parameters:
+            added_as(one)  # refuses complex numbers
         self._buckets = _cut(parameters, bucket_octets)
         self._bucket_of = {one: at for at, bucket in enumerate(self._buckets) for one in bucket}
         self.compression.layers.bucket(parameters)  # makes all parameters known before the first one travels
@@ -134,14 +135,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     # A loss scaler sets them where the optimizer unscales by itself and skips steps (``fused=True``).
     grad_scale, found_inf = _of_wrapped("grad_scale"), _of_wrapped("found_inf")
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> DistributedOptimizer:
-        """Return a copy that wraps a copy of the optimizer, for the parameters' copies."""
-        return type(self)(
-            copy.deepcopy(self.optimizer, memo),
-            copy.deepcopy(self.compression, memo),
-            backward_passes_per_step=self._passes,
-            bucket_octets=self._bucket_octets,
-        )
+    def __reduce__(self) -> Any:
+        """Return what a copy, or a wrapper read from a file, is made from: copies of optimizer, state, parameters."""
+        options = {"backward_passes_per_step": self._passes, "bucket_octets": self._bucket_octets}
+        return _wrapped_again, (self.optimizer, self.compression, self.compression.layers.parameters, options)
 
     @torch.no_grad()
     def synchronize(self) -> None:
@@ -265,6 +262,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
             layers = self.compression.layers.bucket(bucket)
             request = self.compression.submit(staged, layers, is_last=at == len(self._buckets) - 1)
             self._under_way.append((staged, request))
+
+
+def _wrapped_again(
+    optimizer: torch.optim.Optimizer, state: CompressionState, parameters: list[torch.Tensor], options: dict[str, Any]
+) -> DistributedOptimizer:
+    state.layers.bucket(parameters)  # a state from a file counts them in the order in which it had them
+    return DistributedOptimizer(optimizer, state, **options)
 
 
 def refuse_unfrozen(parameters: Iterable[torch.Tensor], known: Container[torch.Tensor], door: str) -> None:

@@ -144,6 +144,16 @@ class Periodic:
         self._method = None
         self._compared["resumed_after_step"] = self._steps
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is copied or pickled: no connections."""
+        memory = self._memory if self._method is None else self._method.memory()
+        return {**vars(self), "_memory": memory, "_method": None, "_plane": None}
+
+    def __setstate__(self, held: dict[str, Any]) -> None:
+        """Take over what was copied or pickled."""
+        vars(self).update(held)
+        self.state.layers.bucket(self._parameters)
+
     def _average(self) -> None:
         # The optimizer has applied the gradient already: the method gets none, and its update fetches the weights.
         nothing = np.empty(0, np.float32)

@@ -77,6 +77,8 @@ def test_what_a_rank_of_groups_sends() -> None:
     ("name", "says"),
     [
         ("inc:groups=1", "inc: groups=1 is not a number of groups, 2 or more"),
+        ("inc:groups=2,top=", "inc: top '' is unknown"),
+        ("psgd:p=", "psgd: p= is not a number of iterations"),
         ("wa:groups=x", "groups=x is not a number"),
         ("wa:groups=2,top=wa", "wa takes groups=NUMBER, not top=wa"),
         ("inc+c:p=3", "takes groups=NUMBER and top=ring or top=wa, not p=3"),

@@ -48,6 +48,15 @@ def test_replicas_agree_and_a_resumed_run_goes_on_bit_for_bit(launcher: Launcher
 
 
 @pytest.mark.slow
+def test_copies_go_on_bit_for_bit_and_complex_gradients_are_averaged(launcher: Launcher) -> None:
+    found = found_by(launcher, "copied", "complex_layers")
+    assert found == {
+        "copied": dict.fromkeys(range(3), [True] * 6),
+        "complex_layers": dict.fromkeys(range(3), [True] * 3),
+    }
+
+
+@pytest.mark.slow
 def test_ranks_that_die_or_refuse_are_errors_that_say_so(launcher: Launcher) -> None:
     found = found_by(launcher, "death", "refusal")
     assert found["death"].keys() == {0, 2}
@@ -170,6 +179,8 @@ def test_what_a_door_cannot_do_is_refused_when_it_is_asked() -> None:
     layer, complex_layer = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2, dtype=torch.complex64)
     with pytest.raises(UsageError, match=r"values of torch.complex64 cannot be summed here"):
         periodic(complex_layer)
+    with pytest.raises(UsageError, match=r"values of torch.complex64 cannot be summed here"):
+        DistributedOptimizer(sgd(complex_layer), off())
     with pytest.raises(UsageError, match=r"LBFGS evaluates the loss .* needs no closure"):
         DistributedOptimizer(torch.optim.LBFGS(layer.parameters()), off())
     with pytest.raises(UsageError, match="before DistributedOptimizer wraps it"):

@@ -95,6 +95,8 @@ class StoreRendezvous:
             if absent := [rank for rank, key in enumerate(keys) if not self._comes(key, deadline_s)]:
                 raise missing(absent, self.limit_s)
             return [parse(self._store.get(key), f"what rank {rank} left in the store") for rank, key in enumerate(keys)]
+        except CollectiveError:
+            raise
         except (RuntimeError, OSError) as error:
             raise CollectiveError(f"the store of the rendezvous does not work: {error}") from error
 

@@ -173,6 +173,50 @@ def pickled(rank: int) -> Any:
     return [digest(whole.model), digest(rest.model), whole.state.report().scales == rest.state.report().scales]
 
 
+def copied(rank: int) -> Any:
+    """Model and door together, in the middle of a run: from a file, or a deep copy."""
+    options, found = {"offload": "inline", "error_feedback": True}, []
+    copiers: list[Callable[[Run], Run]] = [copy.deepcopy, lambda run: pickle.loads(pickle.dumps(run))]
+    for kind, door in ((OptimizerRun, {}), (PeriodicRun, {"method": "changes"}), (PeriodicRun, {"method": "pqasgd"})):
+        whole = kind(rank, options, **door)
+        whole.train(STEPS)
+        whole.finish()
+        for copy_of in copiers:
+            part = kind(rank, options, **door)
+            part.train(STOP)
+            rest = copy_of(part)
+            rest.train(STEPS)
+            rest.finish()
+            found.append(digest(whole.model) == digest(rest.model))
+            part.state.close()
+            rest.state.close()
+        whole.state.close()
+    return found
+
+
+def complex_layers(rank: int) -> Any:
+    """Complex gradients of different sizes and magnitudes; gloo's means are the truth."""
+    torch.manual_seed(rank)
+    layers = (nn.Linear(30, 40, dtype=torch.complex64), nn.Linear(40, 7, dtype=torch.complex64))
+    truth = nn.Sequential(*layers)
+    images = torch.randn(8, 30, dtype=torch.complex64)
+    found = []
+    for options in ({"codec": "exact"}, {"codec": "packed", "bound": 10}, {"compressor": "fp16"}):
+        ours = copy.deepcopy(truth)
+        forward, plain = DistributedDataParallel(ours), DistributedDataParallel(copy.deepcopy(truth))
+        forward.register_comm_hook(CompressionState(offload="inline", **options), compress_hook)
+        for module in (forward, plain):
+            (module(images).abs() ** 2).sum().backward()
+        is_near = True
+        for mean, right in zip(ours.parameters(), plain.module.parameters(), strict=True):
+            assert mean.grad is not None
+            assert right.grad is not None
+            error = float((mean.grad - right.grad).abs().max() / right.grad.abs().max())
+            is_near &= error < (1e-6 if "exact" in options.values() else 1e-2)
+        found.append(is_near)
+    return found
+
+
 def death(rank: int) -> Any:
     """Rank 1 is killed in the fourth step."""
     run = Run(rank, {"offload": "nic"})
@@ -516,7 +560,7 @@ def closed(rank: int) -> Any:
 
 
 ALL = (
-    *(doors, pickled, death, refusal, kinds, spike, two_models, differing),
+    *(doors, pickled, copied, complex_layers, death, refusal, kinds, spike, two_models, differing),
     *(wrapped, scaler, accumulated, unlike, failed, closed, reconnected),
 )
 SCENARIOS: dict[str, Callable[[int], Any]] = {one.__name__: one for one in ALL}
