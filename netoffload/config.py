@@ -183,6 +183,13 @@ def check_bound_k(bound_k: int) -> int:
     return operator.index(bound_k)
 
 
+def whole_number(what: str, value: object) -> int:
+    """Return a number that a caller gave, perhaps NumPy's, as Python's integer."""
+    if not isinstance(value, SupportsIndex) or isinstance(value, bool):
+        raise UsageError(f"{what} is {value!r}: give a whole number")
+    return operator.index(value)
+
+
 def check_timeout_s(timeout_s: float) -> None:
     """Refuse a time limit that is not positive."""
     if not timeout_s > 0:

@@ -109,6 +109,9 @@ def decode(
     for index in range(count):
         code = _get_code(bits, coded.octets, coded.at + index // LANES * bits, index % LANES)
         store_u32(target, target_at + 4 * index, to_word(code, bound_k))
+    for index in range(count, (count + LANES - 1) // LANES * LANES):
+        if _get_code(bits, coded.octets, coded.at + index // LANES * bits, index % LANES) != 0:
+            return MALFORMED
     return length
 
 

@@ -403,6 +403,8 @@ def truncating(kept_bits: int) -> Oracle:
         if payload.size != -(-count // 8) * kept_bits:
             raise CodecError(f"payload of {payload.size} octets does not hold {count} floats")
         kept = np.unpackbits(payload, bitorder="little").reshape(-1, kept_bits)
+        if kept[count:].any():
+            raise CodecError("the lanes beyond the last float are not 0")
         bits = np.pad(kept, ((0, 0), (32 - kept_bits, 0)))
         return np.packbits(bits, bitorder="little").view(np.float32)[:count]
 

@@ -22,6 +22,7 @@ from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uin
 from netoffload.compiled.jit import kernel
 from netoffload.compiled.octets import whole
 from netoffload.compressors.rng import stream_key
+from netoffload.config import whole_number
 from netoffload.errors import CodecError, NotFiniteError, UsageError
 
 MAGIC: Final = 0xC7
@@ -67,7 +68,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Refuse lengths that a payload's header cannot count."""
-        object.__setattr__(self, "sizes", tuple(int(size) for size in self.sizes))
+        object.__setattr__(self, "sizes", tuple(whole_number("a layer's length", size) for size in self.sizes))
         if any(size < 0 for size in self.sizes) or sum(self.sizes) > MAX_COUNT:
             raise UsageError(f"layers must have 0 to {MAX_COUNT} floats together, not {self.sizes[:8]}")
 
@@ -138,7 +139,7 @@ class State:
         if zlib.crc32(octets[:-4]) != int.from_bytes(octets[-4:], "little"):
             raise UsageError("the compressor's state is damaged: its CRC-32 is wrong")
         body = octets[_STATE.size : -4]
-        if np.frombuffer(body[: 4 * layers], "<u4").tolist() != list(layout.sizes):
+        if body[: 4 * layers] != np.array(layout.sizes, "<u4").tobytes():
             raise UsageError("the compressor's state belongs to a model with other layers")
         if len(body) != 4 * layers + (4 * layout.count if has_residual else 0):
             raise UsageError("the compressor's state is damaged: its length is wrong")

@@ -6,6 +6,7 @@ others keep their defaults. ``ALIASES`` has the papers' names for certain sets o
 
 import dataclasses
 import typing
+from numbers import Real
 from typing import Any, Final, cast
 
 from netoffload.compressors.base import Compressor
@@ -16,7 +17,7 @@ from netoffload.compressors.nic import Half, Nic, NoCompression
 from netoffload.compressors.qsgd import Qsgd
 from netoffload.compressors.terngrad import TernGrad
 from netoffload.compressors.thresholds import Bgt, Qgt, Wgt
-from netoffload.config import parse_parameters
+from netoffload.config import parse_parameters, whole_number
 from netoffload.errors import UsageError
 
 METHODS: Final[tuple[type[Compressor], ...]] = (
@@ -77,7 +78,8 @@ def get(name: str, **parameters: object) -> Compressor:
     known = [field.name for field in dataclasses.fields(cast(Any, method))]
     if unknown := [key for key in parameters if key not in known]:
         raise UsageError(f"{name} has no parameter {unknown[0]!r}: it takes {', '.join(known) or 'none'}")
-    return method(**parameters)
+    kinds = typing.get_type_hints(method)
+    return method(**{key: _checked(f"{name}: {key}", value, kinds[key]) for key, value in parameters.items()})
 
 
 def parse(spec: str) -> Compressor:
@@ -85,6 +87,15 @@ def parse(spec: str) -> Compressor:
     name, _, rest = spec.partition(":")
     own = ALIASES.get(name, name).partition(":")[0]
     return get(name, **(_parameters(own, rest) if own in _BY_NAME else {}))
+
+
+def _checked(what: str, value: object, kind: type) -> object:
+    """Return a parameter's value if it is of its type; NumPy's numbers are numbers."""
+    if kind is int:
+        return whole_number(what, value)
+    if isinstance(value, bool) or not isinstance(value, Real if kind is float else kind):
+        raise UsageError(f"{what} is {value!r}, which is not of type {kind.__name__}")
+    return value
 
 
 def _parameters(name: str, text: str) -> dict[str, object]:

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from netoffload.compiled.jit import inline_kernel
+from netoffload.config import whole_number
 from netoffload.errors import UsageError
 
 MASK32: Final = 0xFFFFFFFF
@@ -28,6 +29,7 @@ GOLDEN: Final = 0x9E3779B9
 
 def stream_key(seed: int, rank: int, step: int) -> tuple[int, int]:
     """Return the key of one call, two 32-bit words. ``step`` is the number of the call, 0..2^64-1, like the seed."""
+    seed, rank, step = whole_number("seed", seed), whole_number("rank", rank), whole_number("step", step)
     if not (0 <= seed < 2**64 and 0 <= rank < 2**32 and 0 <= step < 2**64):
         raise UsageError(f"seed, rank and step must be 0 to 2^64-1, 2^32-1 and 2^64-1, not {seed}, {rank}, {step}")
     words = (seed & MASK32, seed >> 32, rank, step & MASK32, step >> 32)

@@ -18,6 +18,7 @@ scaled beyond :data:`AUTO_RMS` sqrt(n), and no finite value becomes infinite.
 """
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -53,7 +54,7 @@ def checked_scale(scale: float | str | None) -> float | str | None:
     if scale in (None, AUTO):
         return scale
     is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
-    if not is_number or not (0 < scale < math.inf and math.frexp(scale)[0] == 0.5):  # type: ignore[operator,arg-type]
+    if not is_number or not (0 < scale <= sys.float_info.max and math.frexp(scale)[0] == 0.5):  # type: ignore[operator,arg-type]
         raise UsageError(f"scale {scale!r} is not a power of two: write 64, auto or None")
     return float(scale)
 

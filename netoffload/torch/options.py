@@ -7,10 +7,16 @@ import dataclasses
 import os
 import reprlib
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any, ClassVar, Final
 
-from netoffload.config import INLINE_BOUND_K, INLINE_CODEC, Offload, chosen_offload, parse_size_octets
+from netoffload.config import (
+    INLINE_BOUND_K,
+    INLINE_CODEC,
+    Offload,
+    chosen_offload,
+    parse_size_octets,
+    whole_number,
+)
 from netoffload.errors import CollectiveError, MalformedError, UsageError
 from netoffload.methods import MethodSpec, parse
 from netoffload.methods.scales import AUTO, checked_scale
@@ -79,10 +85,9 @@ class Options:
         object.__setattr__(self, "exact_names", tuple(self.exact_names))
         object.__setattr__(self, "scale", checked_scale(self.scale))
         for name, least in LEAST.items():
-            number: object = getattr(self, name)
-            if not isinstance(number, Integral) or isinstance(number, bool) or number < least:
-                raise UsageError(f"{name} is {number!r}: give a whole number from {least} on")
-            object.__setattr__(self, name, int(number))
+            if (number := whole_number(name, getattr(self, name))) < least:
+                raise UsageError(f"{name} is {number}: give a whole number from {least} on")
+            object.__setattr__(self, name, number)
         if self.seed >= 2**64:
             raise UsageError(f"seed {self.seed} is too large: give one below 2^64")
         compressor: object = self.compressor

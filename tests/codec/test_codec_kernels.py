@@ -246,6 +246,13 @@ def test_codecs_without_tags_equal_their_oracles(codec: str, words: list[int], d
     wrong = data.draw(st.integers(0, 100).filter(lambda length: length != payload.size))
     with pytest.raises(CodecError):
         chosen.decode(np.zeros(wrong, np.uint8), values.size, 10)
+    code_bits = payload.size // max(-(-values.size // 8), 1)  # of one float, or octets of one burst
+    if used := values.size % 8 * code_bits:
+        bit = data.draw(st.integers(used, 8 * code_bits - 1))
+        payload[payload.size - code_bits + bit // 8] |= 1 << bit % 8
+        for decode in (chosen.decode, chosen.oracle.decode):
+            with pytest.raises(CodecError):
+                decode(payload, values.size, 10)
 
 
 @pytest.mark.slow  # it compiles one

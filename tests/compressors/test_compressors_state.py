@@ -1,10 +1,15 @@
 """Layouts, states that are saved and restored, error feedback, and methods by name."""
 
+import warnings
+import zlib
+from typing import Any
+
 import numpy as np
 import pytest
 
 from netoffload.compressors import Layout, State, registry
 from netoffload.compressors.eight_bit import EightBit
+from netoffload.compressors.terngrad import TernarySum, TernGrad
 from netoffload.errors import UsageError
 from netoffload.lab.bench.compressors import specs
 
@@ -27,6 +32,55 @@ def test_a_layout_knows_its_offsets_and_groups() -> None:
             Layout(sizes)
 
 
+@pytest.mark.parametrize("wrong", [1.5, "1", None, True])
+def test_lengths_seeds_and_ranks_are_whole_numbers(wrong: Any) -> None:
+    compressor = registry.get("terngrad")
+    for make in (
+        lambda: Layout((3, wrong)),
+        lambda: compressor.make_state(LAYOUT, seed=wrong),
+        lambda: compressor.make_state(LAYOUT, rank=wrong),
+    ):
+        with pytest.raises(UsageError, match=r"give a whole number"):
+            make()
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint16, np.int32, np.int64, np.uint64])
+def test_numpys_numbers_are_seeds_and_ranks(kind: Any) -> None:
+    compressor, values = registry.get("terngrad"), gradient()
+    ours = compressor.make_state(Layout((kind(60), 0, 41)), seed=kind(3), rank=kind(5), error_feedback=True)
+    plain = compressor.make_state(LAYOUT, seed=3, rank=5, error_feedback=True)
+    with warnings.catch_warnings(action="error"):
+        assert compressor.encode(values, ours).tobytes() == compressor.encode(values, plain).tobytes()
+    assert ours.to_bytes() == plain.to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "says"),
+    [
+        ("terngrad", {"exempt": 1.0}, "terngrad: exempt is 1.0: give a whole number"),
+        ("qsgd", {"levels": "7"}, "qsgd: levels is '7', which is not of type float"),
+        ("qsgd", {"levels": True}, "qsgd: levels is True, which is not of type float"),
+        ("qsgd", {"bucket": None}, "qsgd: bucket is None: give a whole number"),
+        ("wgt", {"layers": [0.1, 0.2]}, r"wgt: layers is \[0.1, 0.2\], which is not of type str"),
+        ("8bit", {"norm": "offset", "offset": 1.5}, "8bit: offset is 1.5: give a whole number"),
+    ],
+)
+def test_a_parameter_of_another_type_is_refused(name: str, parameters: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        registry.get(name, **parameters)
+
+
+def test_parameters_may_be_numpys_numbers() -> None:
+    ours = registry.get("qsgd", levels=np.float32(15), bucket=np.int64(64))
+    assert ours == registry.parse("qsgd:levels=15,bucket=64")
+    assert registry.parse(ours.spec) == ours
+
+
+def test_headers_name_what_a_decoder_must_know() -> None:
+    assert [registry.parse(f"nic:codec=packed,bound={bound}").flags for bound in (1, 10, 16)] == [0x70, 0x79, 0x7F]
+    assert TernarySum(TernGrad(exempt=3), 4).flags == 3 << 1
+
+
 MORE_SPECS = ("8bit:type=linear,bucket=32", "wgt:threshold=0.02", "bgt:threshold=0.02", "qgt:threshold=0.02")
 
 
@@ -45,6 +99,10 @@ def test_a_restored_state_goes_on_bit_for_bit(spec: str, error_feedback: bool) -
     assert state.to_bytes() == restored.to_bytes()
 
 
+def with_crc(octets: bytes) -> bytes:
+    return octets + zlib.crc32(octets).to_bytes(4, "little")
+
+
 def test_a_state_that_is_not_ours_is_refused() -> None:
     octets = registry.get("terngrad").make_state(LAYOUT, error_feedback=True).to_bytes()
     for wrong, layout, says in (
@@ -53,6 +111,8 @@ def test_a_state_that_is_not_ours_is_refused() -> None:
         (octets[:4] + b"\x09" + octets[5:], LAYOUT, "version 9"),
         (octets[:-9] + b"\x09" + octets[-8:], LAYOUT, "CRC-32"),
         (octets[:-20], LAYOUT, "CRC-32"),
+        (with_crc(octets[:-12]), LAYOUT, "its length is wrong"),
+        (with_crc(octets[:42]), LAYOUT, "other layers"),
         (octets, Layout((60, 41)), "other layers"),
         (octets, Layout((60, 1, 40)), "other layers"),
     ):
