@@ -152,11 +152,18 @@ class Compressor(abc.ABC):
 
     name: ClassVar[str]
     method_id: ClassVar[MethodId]
+    always_feeds_back: ClassVar[bool] = False
+    """Whether a residual is part of the method."""
 
     @property
     def flags(self) -> int:
         """The header's flags: parameters that change the body's meaning; a decoder refuses other flags than its own."""
         return 0
+
+    @property
+    def is_by_layer(self) -> bool:
+        """Whether a parameter is for certain layers of a model, so that a part of the model cannot take it."""
+        return False
 
     @property
     def spec(self) -> str:
@@ -171,7 +178,8 @@ class Compressor(abc.ABC):
         With ``error_feedback`` the values that a call leaves unsent are added to the next call's values.
         """
         stream_key(seed, rank, 0)  # refuses a seed or rank out of range, before a call would
-        return State(layout, seed, rank, 0, np.zeros(layout.count, np.float32) if error_feedback else None)
+        feeds_back = error_feedback or self.always_feeds_back
+        return State(layout, seed, rank, 0, np.zeros(layout.count, np.float32) if feeds_back else None)
 
     def encode(self, values: Float32Array, state: State) -> Uint8Array:
         """Return the payload of ``values``, uint8[m], and advance the state: the step, and a residual.

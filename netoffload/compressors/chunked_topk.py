@@ -54,6 +54,7 @@ class ChunkedTopK(Compressor):
 
     name: ClassVar[str] = "chunked-topk"
     method_id: ClassVar[MethodId] = MethodId.CHUNKED_TOPK
+    always_feeds_back: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse parameters out of range."""
@@ -61,10 +62,6 @@ class ChunkedTopK(Compressor):
             raise UsageError(f"k must be 1 to chunk, and chunk at most {CHUNK_MAX}, not {self.k} and {self.chunk}")
         if not 0 <= self.decay <= 1:
             raise UsageError(f"decay must be 0 to 1, not {self.decay}")
-
-    def make_state(self, layout: Layout, *, seed: int = 0, rank: int = 0, error_feedback: bool = True) -> State:
-        """Return the state before the first call; it always has a residual, which is part of the method."""
-        return super().make_state(layout, seed=seed, rank=rank, error_feedback=True)
 
     def _sent(self, payload: Uint8Array, source: Float32Array, state: State) -> Uint8Array:
         payload = super()._sent(payload, source, state)

@@ -102,6 +102,11 @@ class TernGrad(Compressor):
             raise UsageError(f"exempt must be 0 to 127 layers, not {self.exempt}")
 
     @property
+    def is_by_layer(self) -> bool:
+        """See :attr:`~netoffload.compressors.base.Compressor.is_by_layer`."""
+        return self.exempt > 0
+
+    @property
     def flags(self) -> int:
         """Bit 0: codes have two bits; the bits above: number of exempt layers."""
         return self.exempt << 1 | (self.packing == "bits")

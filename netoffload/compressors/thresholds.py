@@ -58,6 +58,7 @@ class Threshold(Compressor):
     threshold: float = 1e-3  # T, for all layers; rounded to 12 significant bits
     layers: str = ""  # one T per layer instead, separated by ``/``: ``0.001/0.0005``
 
+    always_feeds_back: ClassVar[bool] = True
     choose: ClassVar[Any]  # kernel (values, T, codes): writes the codes
     leave: ClassVar[Any]  # kernel (values, codes, T, residual): writes what stays
 
@@ -65,10 +66,15 @@ class Threshold(Compressor):
         """Refuse impossible thresholds."""
         self._all()
 
+    @property
+    def is_by_layer(self) -> bool:
+        """See :attr:`~netoffload.compressors.base.Compressor.is_by_layer`."""
+        return bool(self.layers)
+
     def make_state(self, layout: Layout, *, seed: int = 0, rank: int = 0, error_feedback: bool = True) -> State:
-        """Return the state before the first call; it always has a residual, which is part of the method."""
+        """Return the state before the first call; UsageError if there are more or fewer thresholds than layers."""
         self.thresholds(layout)
-        return super().make_state(layout, seed=seed, rank=rank, error_feedback=True)
+        return super().make_state(layout, seed=seed, rank=rank, error_feedback=error_feedback)
 
     def thresholds(self, layout: Layout) -> Float32Array:
         """Return the rounded T: float32[1], or float32[layers]."""

@@ -182,20 +182,41 @@ def read_frames(path: Path, with_values: bool = False) -> Iterator[Frame]:
 
 
 class _Watched:
-    """A capture file that notes when scapy gets fewer octets than a record has: scapy then says nothing."""
+    """A capture file that notes where a record begins: there it may end. Elsewhere scapy says nothing of an end.
 
-    BEGINNINGS: Final = (4, 16)
-    """What scapy asks for first of a record, pcapng's and pcap's: there a file may end."""
+    A record is a packet of pcap, or a block of pcapng, of which a packet may take several.
+    """
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.is_cut = False
+    def __init__(self, reader: Any) -> None:
+        self._file: IO[bytes] = reader.f
+        self._reader, self._begins = reader, False
+        self.is_cut = False  # inside a record
+        self.has_ended = False  # where a record would begin
+        reader.f = self
+        if hasattr(reader, "_read_block"):  # pcapng
+            reader._read_block = functools.partial(self._read_block, reader._read_block)
+            reader._check_interface_id = functools.partial(self._has_interface, reader._check_interface_id)
+
+    def begin(self) -> None:
+        self._begins = True
 
     def read(self, len_octets: int) -> bytes:
         octets = self._file.read(len_octets)
-        ends_well = not octets and len_octets in self.BEGINNINGS
-        self.is_cut |= len(octets) < len_octets and not ends_well
+        self.has_ended, self._begins = self._begins and not octets, False
+        self.is_cut |= len(octets) < len_octets and not self.has_ended
         return octets
+
+    def _read_block(self, read: Callable[..., Any], *size: int, **named: int) -> Any:
+        self.begin()
+        return read(*size, **named)
+
+    def _has_interface(self, is_known: Callable[[int], bool], number: int) -> bool:
+        """Raise EOFError for a packet of an unknown interface, which scapy leaves out; a snap length of 0 is none."""
+        if not is_known(number):
+            raise EOFError(f"a packet is of interface {number}, which the file does not describe")
+        link, snap_len, *more = self._reader.interfaces[number]
+        self._reader.interfaces[number] = (link, snap_len or 2**32 - 1, *more)
+        return True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -210,18 +231,20 @@ def _packets(path: Path) -> Iterator[Packet]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     with reader:
-        reader.f = file = _Watched(reader.f)
+        file = _Watched(reader)
         for number in itertools.count():
             try:
+                file.begin()
                 packet = reader.read_packet()
                 if file.is_cut:
                     raise EOFError
                 yield packet
             except EOFError as error:
-                if not error.args and not file.is_cut:
+                if file.has_ended and not error.args:
                     return
-                # The file was cut. With a reason, it is a compressed one.
-                why = error.args[0] if error.args else "the file ends inside a record"
+                # With a reason, an interface is unknown, or a compressed file was cut.
+                why = "the file ends inside a record" if file.is_cut else "a record is damaged"
+                why = error.args[0] if error.args else why
                 raise UsageError(f"{path} cannot be read behind frame {number}: {why}") from error
             except (Scapy_Exception, OSError) as error:
                 raise UsageError(f"{path} cannot be read behind frame {number}: {error}") from error

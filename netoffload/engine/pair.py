@@ -22,13 +22,15 @@ import numpy as np
 from netoffload import codec
 from netoffload.codec.bursts import DECODE_SLACK
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
-from netoffload.config import BOUND_K_DEFAULT, TOS_COMPRESS
+from netoffload.config import BOUND_K_DEFAULT, TOS_COMPRESS, check_bound_k
 from netoffload.engine import nic as engine
 from netoffload.engine.counters import as_dict
 from netoffload.engine.encapsulation import is_bundle
 from netoffload.engine.flow_report import as_dicts
+from netoffload.engine.pack import MTU_MAX
 from netoffload.engine.state import EngineSettings
 from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
+from netoffload.errors import UsageError
 from netoffload.wire import ethernet, ipv4, tcp, vnet
 from netoffload.wire.checksum import internet_checksum
 
@@ -111,6 +113,9 @@ def pair(
     codec_name: str = "inceptionn", bound_k: int = BOUND_K_DEFAULT, mtu: int = 1500, seed: int = 1
 ) -> tuple[Nic, Nic]:
     """Return two NICs with the same codec; the caller carries the frames from one to the other."""
+    bound_k = check_bound_k(bound_k)
+    if not 576 <= mtu <= MTU_MAX:
+        raise UsageError(f"mtu {mtu} is outside 576..{MTU_MAX}")
     codec_id = int(codec.get(codec_name).codec_id)
     words = np.random.default_rng(seed).integers(0, 2**32, (2, 1 + RANDOM_WORDS))
     words[:, 0] = 0

@@ -93,6 +93,11 @@ class MethodSpec:
         return [range(start, start + size) for start in range(0, workers, size)]
 
     @property
+    def takes_buckets(self) -> bool:
+        """Whether a part of a model can be summed by itself."""
+        return self.sums_gradients and not (self.compressor is not None and self.compressor.is_by_layer)
+
+    @property
     def keeps_residual(self) -> bool:
         """Whether error feedback is possible: each payload must be made from a worker's own vector."""
         return self.compressor is not None and self.topology is not Topology.PAYLOAD_RING

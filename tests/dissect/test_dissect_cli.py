@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -221,8 +222,7 @@ def test_a_compressed_capture_that_is_cut_is_an_error_behind_what_it_holds(tmp_p
 
 @pytest.mark.parametrize(
     ("kind", "left_octets"),
-    # Of a pcapng record that ends behind its 4 octets of type, scapy itself warns.
-    [*itertools.product(["pcap"], [4, 12, 16, 30]), *itertools.product(["pcapng"], [2, 8, 12, 30])],
+    [*itertools.product(["pcap"], [4, 12, 16, 30]), *itertools.product(["pcapng"], [2, 4, 8, 12, 30, -4, -1])],
 )
 def test_a_capture_that_ends_inside_a_record_is_an_error_behind_what_it_holds(
     tmp_path: Path, kind: str, left_octets: int
@@ -234,12 +234,61 @@ def test_a_capture_that_ends_inside_a_record_is_an_error_behind_what_it_holds(
             writer.write([Ether() / IP() / TCP()] * packets)
         assert len(list(read_frames(path))) == packets
         lens.append(path.stat().st_size)
-    os.truncate(path, lens[0] + left_octets)
-    assert lens[0] + left_octets < lens[1]
+    cut_len = lens[left_octets < 0] + left_octets
+    os.truncate(path, cut_len)
+    assert lens[0] < cut_len < lens[1]
     frames = read_frames(path)
     assert next(frames).number == 1
     with pytest.raises(UsageError, match="cannot be read behind frame 1: the file ends inside a record"):
         next(frames)
+
+
+def ng_block(kind: int, body: bytes) -> bytes:
+    length = struct.pack("<I", len(body) + 12)
+    return struct.pack("<I", kind) + length + body + length
+
+
+NG_HEAD = ng_block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)) + ng_block(1, struct.pack("<HHI", 1, 0, 0))
+
+
+def ng_packet(interface: int = 0) -> bytes:
+    frame = bytes(Ether() / IP() / TCP() / b"12")
+    assert len(frame) % 4 == 0
+    return ng_block(6, struct.pack("<5I", interface, 0, 0, len(frame), len(frame)) + frame)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (bytes(64), "a record is damaged"),  # of a file whose pages were not written before a crash
+        (ng_block(6, bytes(8)), "a record is damaged"),
+        (ng_block(1, b""), "a record is damaged"),
+        (ng_packet(interface=3), "a packet is of interface 3, which the file does not describe"),
+    ],
+)
+def test_damage_inside_a_pcapng_is_an_error_behind_what_is_before(tmp_path: Path, damage: bytes, says: str) -> None:
+    path = tmp_path / "damaged.pcapng"
+    path.write_bytes(NG_HEAD + ng_packet() + damage + ng_packet())
+    frames = read_frames(path)
+    assert next(frames).number == 1
+    with pytest.raises(UsageError, match=f"cannot be read behind frame 1: {says}"):
+        next(frames)
+
+
+def test_blocks_that_are_no_packets_are_passed_over_and_a_simple_packet_is_whole(tmp_path: Path) -> None:
+    frame, path = bytes(Ether() / IP(src="10.0.0.1") / TCP()), tmp_path / "odd.pcapng"
+    simple = ng_block(3, struct.pack("<I", len(frame)) + frame + bytes(-len(frame) % 4))  # no limit: snap length 0
+    path.write_bytes(NG_HEAD + ng_block(0x80000001, b"odd!") + simple + ng_block(5, bytes(12)))
+    assert [one.src for one in read_frames(path)] == ["10.0.0.1"]
+
+
+def test_a_compressed_capture_with_a_wrong_sum_is_an_error(tmp_path: Path, capture: Path) -> None:
+    path = tmp_path / "wrong.pcap.gz"
+    whole = bytearray(gzip.compress(capture.read_bytes()))
+    whole[-8] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(UsageError, match="cannot be read behind frame"):
+        list(read_frames(path))
 
 
 def process(*words: str, **more: str) -> subprocess.CompletedProcess[str]:

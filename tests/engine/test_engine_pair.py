@@ -6,6 +6,7 @@ import pytest
 from netoffload import codec
 from netoffload.engine.nic import REBUILT_BATCH, count_rebuilt
 from netoffload.engine.pair import Stream, pair, tcp_payload
+from netoffload.errors import UsageError
 from netoffload.wire import tcp
 
 GRADIENT = np.random.default_rng(3).normal(0, 0.002, 40_000).astype(np.float32)
@@ -28,6 +29,15 @@ def test_values_arrive_as_the_codec_makes_them_in_fewer_octets(name: str) -> Non
     assert sum(map(len, frames)) < 0.6 * 2 * GRADIENT.nbytes
     assert client.counts()["tx_blocks"] == server.counts()["rx_blocks"] > 0
     assert client.flows()[0]["blocks"] == client.counts()["tx_blocks"]
+
+
+def test_what_no_nic_takes_is_refused() -> None:
+    for wrong in (0, 17, "10"):
+        with pytest.raises(UsageError, match="bound"):
+            pair("packed", wrong)  # type: ignore[arg-type]
+    for mtu in (0, 575, 9001):
+        with pytest.raises(UsageError, match=f"mtu {mtu} is outside 576..9000"):
+            pair("packed", mtu=mtu)
 
 
 def test_connections_of_one_pair_do_not_mix() -> None:

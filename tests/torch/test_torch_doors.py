@@ -223,6 +223,8 @@ def test_the_state_of_another_periodic_method_is_refused() -> None:
         ({"compressor": "qsgd", "bound": 8}, "not both"),
         ({"compressor": "bf16", "error_feedback": True}, "keeps no residual.* write bf16:via=gather"),
         ({"compressor": "8bit-dynamic:via=ring", "error_feedback": True}, "write 8bit-dynamic:via=gather"),
+        ({"compressor": "wgt:via=ring"}, "wgt keeps what it does not send, .* write via=gather"),
+        ({"compressor": "chunked-topk:k=8,via=ring"}, "chunked-topk keeps what it does not send"),
         ({"codec": "zip"}, "zip"),
         ({"offload": "off", "require": True}, "asks for compression, and offload is off"),
         ({"offload": "gpu"}, "gpu"),

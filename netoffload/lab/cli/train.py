@@ -214,9 +214,9 @@ def _one_per_exchange(asked: TrainOptions) -> list[TrainSettings]:
     names = asked.exchange or ("inc" if first.parallel == "model" else "inc+c",)
     runs = [dataclasses.replace(first, method=name) for name in expand(names, first.model_spec.thresholds)]
     if asked.bucket_mb:
-        if not any(run.spec.sums_gradients for run in runs):
-            raise UsageError(f"none of {', '.join(names)} sums gradients: leave --bucket-mb out")
-        runs = [dataclasses.replace(run, bucket_mb=asked.bucket_mb * run.spec.sums_gradients) for run in runs]
+        if not any(run.spec.takes_buckets for run in runs):
+            raise UsageError(f"none of {', '.join(names)} sums gradients in buckets: leave --bucket-mb out")
+        runs = [dataclasses.replace(run, bucket_mb=asked.bucket_mb * run.spec.takes_buckets) for run in runs]
     if not asked.error_feedback:
         return runs
     if not any(run.spec.keeps_residual for run in runs):

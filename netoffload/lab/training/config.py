@@ -123,8 +123,10 @@ class TrainSettings:
                 f"{self.model} takes {model.wants} ({fitting}), not {data.name}: choose the model {others}"
             )
         spec.groups_of(self.nodes)
-        if not 0 <= self.bucket_mb < math.inf or (self.bucket_mb and not spec.sums_gradients):
-            raise UsageError(f"bucket_mb is {self.bucket_mb:g}: give 0, or more if {self.method} sums gradients")
+        if not 0 <= self.bucket_mb < math.inf or (self.bucket_mb and not spec.takes_buckets):
+            raise UsageError(
+                f"bucket_mb is {self.bucket_mb:g}: give 0, or more if {self.method} sums gradients and names no layers"
+            )
         if self.error_feedback and not spec.keeps_residual:
             raise UsageError(f"{self.method} keeps no residual: error feedback is for gathered and served payloads")
 

@@ -34,6 +34,11 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
         (("--exchange", "terngrad:via=ring,exempt=2"), "exempt=2 names layers of the model"),
         (("--exchange", "inc", "--error-feedback"), "none of inc can keep a residual"),
         (("--exchange", "wa", "--exchange", "psgd", "--bucket-mb", "1"), "none of wa, psgd sums gradients"),
+        (
+            ("--exchange", "terngrad:exempt=2", "--bucket-mb", "1"),
+            "none of terngrad:exempt=2 sums gradients in buckets",
+        ),
+        (("--exchange", "wgt:layers=0.1/0.2", "--bucket-mb", "1"), "none of wgt:layers=0.1/0.2 sums gradients"),
         (("--exchange", "inc", "--bucket-mb", "-1"), "bucket_mb is -1: give 0, or more if inc sums"),
         (("--exchange", "wa:groups=3"), "wa:groups=3: 4 workers do not make 3 groups of equal size"),
         (("--data", "cifar10", "--data-dir", "/nonexistent"), "hdc takes 28x28 grey images"),
