@@ -11,7 +11,7 @@ alone (``netoffload.codec``). There are five forms: :class:`Tagged`, :class:`Pac
 A new codec without tags needs its member and row here, and its oracle in ``netoffload.codec.reference``; a codec that
 only cuts bits off needs no oracle. A tagged codec also needs its arithmetic in ``netoffload.codec.tagged``. A codec of
 another form also needs a body like ``netoffload.codec.packed``, its kernels in ``netoffload.codec.kernels``, and its
-checks in ``verify`` and ``fuzz``: six files.
+checks in ``verify`` and ``fuzz``: six files. ``scripts/generate`` then writes what files of other languages hold.
 
 This module imports only the standard library, so the command line can name codecs without compiling.
 """

@@ -84,6 +84,9 @@ class Options:
             raise UsageError(f"exact_names is {self.exact_names!r}: write a list of patterns, as in ['*.bias']")
         object.__setattr__(self, "exact_names", tuple(self.exact_names))
         object.__setattr__(self, "scale", checked_scale(self.scale))
+        for field in dataclasses.fields(self):
+            if field.type == "bool" and not isinstance(answer := getattr(self, field.name), bool):
+                raise UsageError(f"{field.name} is {answer!r}: give True or False")
         for name, least in LEAST.items():
             if (number := whole_number(name, getattr(self, name))) < least:
                 raise UsageError(f"{name} is {number}: give a whole number from {least} on")

@@ -236,6 +236,7 @@ def test_the_state_of_another_periodic_method_is_refused() -> None:
         ({"batch": 0}, "batch is 0: give a whole number from 1 on"),
         ({"exact_below": "4k"}, "exact_below is '4k'"),
         ({"seed": True}, "seed is True"),
+        ({"error_feedback": "no"}, "error_feedback is 'no': give True or False"),
         ({"seed": 2**64}, "seed 18446744073709551616 is too large"),
         ({"compressor": 3}, "compressor is 3: give its name"),
         ({"codec": ""}, "codec '' is unknown"),
