@@ -140,7 +140,7 @@ def parse_tag(text: str) -> int:
         return TAG_ANY
     if word.upper() in DSCP_NAMES:
         return DSCP_NAMES[word.upper()] << 2
-    if not re.fullmatch(r"\d+|0x[0-9a-f]+", word, re.IGNORECASE):
+    if not re.fullmatch(r"[0-9]+|0x[0-9a-f]+", word, re.IGNORECASE):
         raise UsageError(f"tag {text!r} is not a ToS: write 0x28, 40, a DSCP like AF11, or any")
     tag = int(word, 16 if word[:2].lower() == "0x" else 10)
     if not 1 <= tag <= 0xFF:
@@ -159,7 +159,7 @@ def parse_ports(text: str) -> Ports:
     """Return ranges of ports from ``5000-5999,7000``; an empty text gives no ranges."""
     ranges = []
     for word in text.split(",") if text.strip() else ():
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", word.strip())
+        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", word.strip())
         if match is None:
             raise UsageError(f"ports {text!r} are not a list: write 5000-5999,7000")
         first, last = int(match[1]), int(match[2] or match[1])

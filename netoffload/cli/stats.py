@@ -69,6 +69,8 @@ def stats(
         return
     if alerts and as_json:
         raise UsageError("--alerts are YAML, as Prometheus reads them: leave out --json")
+    if dashboard and alerts:
+        raise UsageError("--dashboard and --alerts are two files: ask for one at a time")
     if dashboard or alerts:
         _print_file("grafana.json" if dashboard else "alerts.yml")
         return

@@ -74,7 +74,9 @@ def parse_faults(text: str) -> FaultSettings:
             fields[field] = _parse_number(part, value)
         elif name == "delay":
             fields[field] = _parse_delay_ns(value)
-        elif name == "seed" and value.isdecimal():
+        elif name == "seed":
+            if not value.isdecimal():
+                raise UsageError(f"fault {part!r} is not a whole number: {_EXAMPLE}")
             fields[field] = int(value)
         else:
             raise UsageError(f"fault {part!r} is unknown: {_EXAMPLE}")

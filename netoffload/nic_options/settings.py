@@ -65,7 +65,7 @@ class NicOptions:
     )
     bound_k: int = option(
         "--bound",
-        "Error bound 2^-K of the codec, K in 1..16",
+        "Error bound 2^-K, K in 1..16; inceptionn's is 2^-7 at least, truncate16 to 24 and exact have none",
         BOUND_K_DEFAULT,
         metavar="K",
         check=check_bound_k,

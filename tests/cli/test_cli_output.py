@@ -96,6 +96,7 @@ def test_a_reader_that_has_seen_enough_is_no_error_worth_a_line() -> None:
         ("up --rat 1", "No such option: --rat (Possible options: --fault, --ports, --rate): see netoffload up --help"),
         ("bench codec --repeat", "Option '--repeat' requires an argument"),
         ("train", "Missing argument 'model': see netoffload train --help"),
+        ("stats --alerts --dashboard", "--dashboard and --alerts are two files: ask for one at a time"),
         ("stats --alerts --json", "--alerts are YAML, as Prometheus reads them: leave out --json"),
         ("reproduce all --mnist /none", "/none does not exist"),
     ],

@@ -237,7 +237,7 @@ def test_text_and_settings_are_the_same_thing() -> None:
         ("loss=0.1,loss=0.2", "given twice"),
         ("delay=5", "is not a time with a unit"),
         ("delay=11s", "outside 0..10 s"),
-        ("seed=1.5", "is unknown"),
+        ("seed=1.5", "is not a whole number"),
         (",", "is unknown"),
     ],
 )
