@@ -194,6 +194,8 @@ def _vector(parts: _Parts, writable: bool, half: Half | None = None) -> Float32A
         raise BufferTypeError(
             f"buffer holds {found.value}: Allreduce_comp takes it, in both buffers; here give float32"
         )
+    if isinstance(parts.data, type(MPI.IN_PLACE)):
+        raise BufferTypeError("MPI.IN_PLACE stands for a send buffer: give an array")
     if parts.says_float and (parts.data is None or isinstance(parts.data, type(MPI.BOTTOM))):
         return np.empty(0, np.float32)
     octets = _memory(parts.data, writable=writable, raw_allowed=parts.says_float, half=half)

@@ -185,15 +185,17 @@ def plan_reduce_scatter_block(place: RankOfSize, sendbuf: Any, recvbuf: Any, op:
 def _plan_reduce_scatter(
     place: RankOfSize, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: MPI.Op, *, equal: bool
 ) -> Plan:
-    operation = operation_of(op)
-    target = float_vector(recvbuf, writable=True)
-    in_place = is_in_place(sendbuf)
+    operation, in_place = operation_of(op), is_in_place(sendbuf)
+    if equal and in_place:  # a count is that of a part
+        target, spans = place.blocks_of(recvbuf, place.size, writable=True)
+    else:
+        target, spans = float_vector(recvbuf, writable=True), ()
     source = target if in_place else float_vector(sendbuf, writable=False)
     known: list[int] | None = None
     if recvcounts is not None:
         known = [operator.index(count) for count in recvcounts]
     elif equal:
-        known = [(source.size // place.size) if in_place else target.size] * place.size
+        known = [*map(len, spans)] or [target.size] * place.size
     elif in_place:
         raise UsageError("give recvcounts, the number of floats that each rank receives: the buffer holds all of them")
     if known is not None:
@@ -312,6 +314,8 @@ def operation_of(op: MPI.Op, *, average: bool = False) -> Operation:
         raise UsageError(
             "only MPI.SUM, MAX, MIN and PROD can be reduced here: use mpi4py's own calls for other operations"
         )
+    if not isinstance(average, bool):
+        raise UsageError(f"average is {average!r}: give True or False")
     if average and operation is not Operation.SUM:
         raise UsageError("average=True goes with MPI.SUM only")
     return operation

@@ -3,14 +3,16 @@
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
-from typing import Annotated, Final
+from functools import partial
+from typing import Annotated, Any, Final
 
 import typer
 
 from netoffload import config
 from netoffload.cli.app import app, console, need, notes, progress_bar
-from netoffload.errors import NetOffloadError
+from netoffload.errors import NetOffloadError, UsageError
 
 MISMATCH: Final = 1
 """Exit code."""
@@ -91,35 +93,49 @@ def verify_collectives(
     Example: netoffload verify collectives --count 1M
     """
     wanted = config.parse_count(count)
+    if wanted >= 2**31:
+        raise UsageError(f"--count {count} is too many for a call of MPI: give less than 2^31")
     config.check_timeout_s(timeout)
+    make: Callable[[], dict[str, Any]]
+    abort: Callable[[int], object] | None = None  # torchrun ends the other ranks by itself
     if OF_TORCHRUN in os.environ:
         need("torch")
         from netoffload.torch.verify import leave
         from netoffload.torch.verify import one_round as round_of_torch
 
-        rank, record = int(os.environ["RANK"]), round_of_torch(wanted, seed, timeout)
+        rank, make = int(os.environ["RANK"]), partial(round_of_torch, wanted, seed, timeout)
     else:
         need("mpi4py")
         from netoffload_mpi import MPI
         from netoffload_mpi.verify import one_round
 
-        rank, leave = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.Barrier
-        try:
-            record = one_round(wanted, seed, timeout, offload)
-        except NetOffloadError as error:
-            notes.print(f"netoffload: rank {rank}: {error}", soft_wrap=True, highlight=False, markup=False)
-            MPI.COMM_WORLD.Abort(error.exit_code)  # or the launcher would wait for ranks that wait for this one
+        world = MPI.COMM_WORLD
+        rank, leave, abort = world.rank, world.Barrier, world.Abort
+        make = partial(one_round, wanted, seed, timeout, offload)
+    try:
+        record = make()
+        wrong = record.pop("wrong")
+        if rank == 0:
+            _print_round(record, wrong, as_json)
+    except (NetOffloadError, OSError, MemoryError) as error:
+        if abort is None:
             raise
-    wrong = record.pop("wrong")
-    if rank == 0 and as_json:
-        print(json.dumps({**record, "wrong": wrong}), flush=True)
-    elif rank == 0:
-        for name, texts in wrong.items():
-            console.print(f"{name}: {'; '.join(texts) or 'right'}", soft_wrap=True, highlight=False, markup=False)
-        console.print(", ".join(f"{name} {value}" for name, value in record.items()), soft_wrap=True, highlight=False)
+        notes.print(f"netoffload: rank {rank}: {error}", soft_wrap=True, highlight=False, markup=False)
+        abort(getattr(error, "exit_code", 1))  # or the launcher would wait for ranks that wait for this one
+        raise
     leave()  # the launcher ends all ranks as soon as one has failed
     if any(wrong.values()):
         raise typer.Exit(MISMATCH)
+
+
+def _print_round(record: dict[str, Any], wrong: dict[str, list[str]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({**record, "wrong": wrong}))
+    for name, texts in {} if as_json else wrong.items():
+        console.print(f"{name}: {'; '.join(texts) or 'right'}", soft_wrap=True, highlight=False, markup=False)
+    if not as_json:
+        console.print(", ".join(f"{name} {value}" for name, value in record.items()), soft_wrap=True, highlight=False)
+    sys.stdout.flush()  # an error comes here, and not when the rank ends
 
 
 @contextlib.contextmanager

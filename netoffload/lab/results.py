@@ -486,5 +486,5 @@ def _migrated(record: dict[str, Any], where: str, migrations: Migrations) -> dic
         for migrate in migrations[written - 1 :]:
             migrate(record)
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise UsageError(f"{where} is not a record of format {written}: {error!r}") from error
+        raise UsageError(f"{where} is not a record of format {written}: {error.args[0]}") from error
     return record | {"format": FORMAT}

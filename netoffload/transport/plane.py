@@ -62,7 +62,10 @@ ENV_REQUIRE = "NETOFFLOAD_REQUIRE"
 
 def is_required() -> bool:
     """Return whether the environment requires compression."""
-    return os.environ.get(ENV_REQUIRE, "0") not in ("", "0")
+    answer = os.environ.get(ENV_REQUIRE, "")
+    if answer not in ("", "0", "1"):
+        raise UsageError(f"${ENV_REQUIRE} is {answer!r}: write 1 to require compression, or 0")
+    return answer == "1"
 
 
 def refuse_off(offload: Offload) -> None:

@@ -99,6 +99,7 @@ def test_a_reader_that_has_seen_enough_is_no_error_worth_a_line() -> None:
         ("stats --alerts --dashboard", "--dashboard and --alerts are two files: ask for one at a time"),
         ("stats --alerts --json", "--alerts are YAML, as Prometheus reads them: leave out --json"),
         ("reproduce all --mnist /none", "/none does not exist"),
+        ("verify collectives --count 99G", "--count 99G is too many for a call of MPI: give less than 2^31"),
     ],
 )
 def test_words_that_are_no_command_are_one_line(words: str, line: str) -> None:

@@ -316,6 +316,9 @@ GOOD = np.zeros(8, np.float32)
     [
         ("Allreduce_comp", (GOOD, GOOD[:4])),
         ("Allreduce_comp", (MPI.IN_PLACE, [GOOD, 9, MPI.FLOAT])),
+        ("Allreduce_comp", (GOOD, MPI.IN_PLACE)),
+        ("Allreduce_comp", (GOOD, [MPI.IN_PLACE, 8, MPI.FLOAT])),
+        ("Reduce_scatter_block_comp", (MPI.IN_PLACE, [GOOD, 9, MPI.FLOAT])),
         ("Allreduce_comp", (MPI.IN_PLACE, GOOD, MPI.LAND)),
         ("Bcast_comp", (GOOD, 1)),
         ("Reduce_scatter_comp", (GOOD, GOOD, [8] * 2)),

@@ -77,6 +77,13 @@ def test_a_wrong_value_of_the_environment_is_refused_by_its_name(
         comm.Barrier_comp()
 
 
+@pytest.mark.parametrize("answer", ["false", "yes", "01"])
+def test_what_is_neither_1_nor_0_requires_nothing_by_chance(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NETOFFLOAD_REQUIRE", answer)
+    with pytest.raises(UsageError, match=rf"^\$NETOFFLOAD_REQUIRE is '{answer}': write 1"):
+        CompComm(MPI.COMM_SELF)
+
+
 @pytest.mark.parametrize("by_environment", [False, True])
 def test_compression_that_is_off_cannot_be_required(by_environment: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if by_environment:

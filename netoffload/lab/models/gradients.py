@@ -50,6 +50,8 @@ def read_gradients(path: Path) -> Float32Array:
         raise UsageError(f"cannot read gradients from {path}: {error.strerror or error}") from error
     except (ValueError, EOFError, zipfile.BadZipFile):
         gradients = None  # NumPy's message is about pickles, whatever is wrong
-    if not isinstance(gradients, np.ndarray) or gradients.dtype != np.float32 or not gradients.size:
+    if not isinstance(gradients, np.ndarray) or gradients.dtype != np.float32:
         raise UsageError(f"{path} is not a .npy file of float32: 'netoffload train hdc --capture FILE.npy' writes one")
+    if not gradients.size:
+        raise UsageError(f"{path} has no value")
     return np.ascontiguousarray(gradients)

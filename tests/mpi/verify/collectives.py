@@ -256,7 +256,8 @@ def _reduce_scatter(
     def make(_: Rounding) -> Prepared:
         target = own.copy() if in_place else nothing(mine)
         counts = () if call == "Reduce_scatter_block" else (list(parts),)
-        return Prepared((MPI.IN_PLACE if in_place else own, target, *counts, op), (target[:mine],))
+        into = [target, mine, MPI.FLOAT] if in_place and not counts else target  # the count is that of a part
+        return Prepared((MPI.IN_PLACE if in_place else own, into, *counts, op), (target[:mine],))
 
     def model() -> Observed:
         span = consecutive(list(parts))[at.rank]
