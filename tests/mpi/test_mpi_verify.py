@@ -185,7 +185,7 @@ def test_one_round_over_a_rank_that_is_missing_ends_the_job() -> None:
 def test_a_report_that_cannot_be_written_ends_the_job() -> None:
     mpiexec = find_mpiexec()
     assert mpiexec is not None
-    command = [mpiexec, "-n", "2", "sh", "-c", f"{sys.executable} -m netoffload verify collectives >/dev/full"]
+    command = [str(mpiexec), "-n", "2", "sh", "-c", f"{sys.executable} -m netoffload verify collectives >/dev/full"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode != 0
     assert "netoffload: rank 0: [Errno 28] No space left on device" in done.stderr
