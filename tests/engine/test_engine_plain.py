@@ -102,6 +102,15 @@ def test_lost_text_leaves_exact_also_where_rounding_has_ended_behind_it() -> Non
     assert ends.send(600, 1000) == [(600, ROUNDED[600:1000])]
 
 
+def test_text_behind_floats_that_are_sent_again_leaves_exact() -> None:
+    ends = Ends()
+    ends.send(0, 1000)
+    again = make_segment(SENT[600:1000] + TEXT, seq=FIRST + 600)
+    (got,) = ends.receiver.from_wire(ends.sender.from_host(again))
+    assert tcp_of(got)[1] == ROUNDED[600:1000] + TEXT
+    assert ends.sender.counts()["tx_rejudged"] == 1
+
+
 def test_floats_that_were_lost_on_the_way_to_the_nic_leave_rounded_when_they_come() -> None:
     ends = Ends()
     ends.send(0, 1000)

@@ -11,6 +11,7 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from netoffload.codec import CodecId, get
 from netoffload.codec.bursts import LANES, MAX_BURST_PAYLOAD
 from netoffload.compiled.jit import JIT_DISABLED
+from netoffload.engine import flows
 from netoffload.engine.counters import Counter
 from netoffload.engine.flows import IP_VERSION
 from netoffload.engine.pack import MAX_WIRE_FRAMES, proof_of
@@ -231,6 +232,23 @@ def test_flows_are_counted_and_a_new_connection_starts_anew() -> None:
     assert nic.counts()["tx_raw_octets"] == 4400
     (flow,) = nic.flows()
     assert (flow["src"], flow["sport"], flow["raw_octets"], flow["segments"]) == ("10.9.0.1", 40000, 400, 1)
+
+
+def test_a_connection_knows_its_plain_segments_and_since_when_octets_are_under_way() -> None:
+    nic = Nic()
+    connect(nic, Nic(), judged=False)
+    row = int(np.flatnonzero(nic.table[:, IP_VERSION])[0])
+
+    def sent(payload: bytes, at: int, now_ns: int) -> list[int]:
+        nic.now_ns = now_ns
+        nic.from_host(make_segment(payload, seq=FIRST + at))
+        fields = (flows.BYPASSED, flows.UNA_SINCE_NS, flows.REPEATED_END)
+        return [int(nic.table[row, field]) for field in fields]
+
+    assert sent(b"", 0, 1000)[0] == 0  # an acknowledgement is nothing that blocks could carry
+    assert sent(b"text", 0, 2000)[:2] == [1, 2000]
+    assert sent(b"more", 4, 3000) == [2, 2000, FIRST]  # the oldest octet waits since then
+    assert sent(b"e", 7, 4000) == [3, 2000, FIRST + 8]  # also a single one again is a repetition
 
 
 @pytest.mark.parametrize("floats", [1, 2, 9, 300, 2500])

@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -360,6 +361,25 @@ def test_a_callback_hears_of_errors_and_withdrawals() -> None:
     with pytest.raises(CollectiveError, match="no"):
         wait_all([failed, withdrawn])
     assert not begun.wait(0.0)
+
+
+def test_a_call_that_waits_in_the_queue_can_be_cancelled_and_one_that_runs_cannot() -> None:
+    queue, begun, going = CallQueue(), threading.Event(), threading.Event()
+    done: list[int] = []
+
+    def first() -> None:
+        begun.set()
+        going.wait(10)
+        done.append(0)
+
+    running = queue.start(first)
+    second, third, fourth = (queue.start(partial(done.append, number)) for number in (1, 2, 3))
+    assert begun.wait(10)
+    assert third.cancel()
+    assert not running.cancel()
+    going.set()
+    wait_all([running, second, fourth])
+    assert done == [0, 1, 3]
 
 
 def test_calls_queued_from_many_threads_run_one_at_a_time() -> None:
