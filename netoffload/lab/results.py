@@ -450,7 +450,7 @@ def _as_it_is(_record: dict[str, Any]) -> None:
 
 def _add(place: dict[str, Any], **new: object) -> None:
     if known := sorted(place.keys() & new.keys()):
-        raise KeyError(f"it has {', '.join(known)} of a later format")
+        raise TypeError(f"it has {', '.join(known)} of a later format")
     place.update(new)
 
 
@@ -486,5 +486,6 @@ def _migrated(record: dict[str, Any], where: str, migrations: Migrations) -> dic
         for migrate in migrations[written - 1 :]:
             migrate(record)
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise UsageError(f"{where} is not a record of format {written}: {error.args[0]}") from error
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise UsageError(f"{where} is not a record of format {written}: {reason}") from error
     return record | {"format": FORMAT}
