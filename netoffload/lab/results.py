@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from netoffload import log
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.lab.machine import UNKNOWN
 
@@ -323,7 +324,11 @@ def read_lines(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read records from {path}: {getattr(error, 'strerror', None) or error}") from error
-    return lines if _is_json(lines[-1].encode()) else lines[:-1]
+    if _is_json(lines[-1].encode()):
+        return lines
+    if lines[-1].strip():
+        log.say("cut_record", f"{path}: its last record was cut, and is left out", level="warning", path=str(path))
+    return lines[:-1]
 
 
 SUFFIX: Final = ".jsonl"

@@ -174,15 +174,19 @@ def test_a_file_without_records_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 30])
-def test_a_record_is_kept_behind_a_line_that_was_not_finished(cut: int, tmp_path: Path) -> None:
+def test_a_record_is_kept_behind_a_line_that_was_not_finished(
+    cut: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, first, second = tmp_path / "runs.jsonl", a_record(), a_record()
     results.append_records(path, [first])
     path.write_bytes(path.read_bytes()[:-cut])
     assert cut > 1 or results.read_records(path) == [first]
     results.append_records(path, [second])
     assert results.read_records(path) == ([first, second] if cut == 1 else [second])
+    assert capsys.readouterr().err == ""
     path.write_bytes(path.read_bytes() + b'{"format":')
     assert results.read_records(path)[-1:] == [second]
+    assert capsys.readouterr().err == f"netoffload: warning: {path}: its last record was cut, and is left out\n"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="cannot read records from"):
         results.read_records(path)
