@@ -9,6 +9,7 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
 from netoffload.engine import flows
+from netoffload.engine import nic as engine
 from netoffload.engine.flows import HELD, HELD_FLOATS, SLOTS
 from netoffload.engine.segment import advance, is_before
 from netoffload.wire.checksum import internet_checksum
@@ -193,6 +194,16 @@ def test_a_host_that_asks_whether_its_peer_lives_has_no_more_to_send() -> None:
     ends.acknowledge(1000)
     ends.send(1001, 1001)
     assert ends.wait(300) == [(1000, SENT[1000:1002])]
+
+
+def test_a_nic_that_stops_sends_at_once_what_it_lent() -> None:
+    ends = Ends()
+    ends.send(0, 1002, "PA")
+    ends.acknowledge(1000)
+    assert ends.wait(50) == []
+    engine.release_lent(ends.sender.state)
+    frames = ends.receiver.from_wire(ends.sender.from_clock())
+    assert [tcp_of(frame)[1] for frame in frames] == [SENT[1000:1002]]
 
 
 def test_a_nic_that_is_started_again_sends_what_another_one_lent() -> None:

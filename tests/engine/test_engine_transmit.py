@@ -234,6 +234,17 @@ def test_flows_are_counted_and_a_new_connection_starts_anew() -> None:
     assert (flow["src"], flow["sport"], flow["raw_octets"], flow["segments"]) == ("10.9.0.1", 40000, 400, 1)
 
 
+@pytest.mark.parametrize(("ranges", "is_theirs"), [([(1, 5000), (5001, 5001)], True), ([(5002, 39_999)], False)])
+def test_only_connections_of_the_ports_that_are_named_are_compressed(
+    ranges: list[tuple[int, int]], is_theirs: bool
+) -> None:
+    client, server = Nic(), Nic()
+    client.settings = client.settings._replace(ports=np.array(ranges, np.int64))
+    connect(client, server)
+    segment = make_segment(GRADIENT[:4000], seq=FIRST)
+    assert (client.from_host(segment) != [segment]) == is_theirs
+
+
 def test_a_connection_knows_its_plain_segments_and_since_when_octets_are_under_way() -> None:
     nic = Nic()
     connect(nic, Nic(), judged=False)
