@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import io
 import os
 import signal
 import sys
@@ -196,6 +197,8 @@ def _lead_nowhere(stream: TextIO) -> None:
 def main() -> None:
     """Run the command line: one clear line per error, everything undone on Ctrl-C and SIGTERM."""
     end_at_once()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(errors="replace")  # the encoding may lack a sign of a table
     for number in _SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
             signal.signal(number, _raise_interrupted)

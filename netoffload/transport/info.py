@@ -155,6 +155,10 @@ class NicAccount:
                 reason = "it is on probation: compressed frames did not arrive"
             elif not flow["peer_decodes"]:
                 reason = "the peer's NIC does not decode this codec, or there is none"
+            elif sent and flow["promised_by"] in ("nobody", "no socket"):
+                reason = "its NIC finds no socket that promises floats: see --socket-netns and --trust"
+            elif sent and flow["verdict"] == "not floats":
+                reason = "what it carries does not look like floats"
             if reason is not None:
                 flow_name = f"{own[0]}:{own[1]} -> {other[0]}:{other[1]}"
                 raise CollectiveError(f"compression is required, but flow {flow_name} to rank {peer} is raw: {reason}")

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,7 +14,9 @@ from rich.console import Console
 from netoffload.cli import top
 from netoffload.compiled.progress import COMPILING
 from netoffload.engine.summary import Rates
+from netoffload.lab import results
 from netoffload.lab.cli import testbed
+from tests.lab.records import a_run
 from tests.shared.commands import PYTHONPATH, netoffload, python, refusal
 
 PROGRAM = [sys.executable, "-m", "netoffload"]
@@ -39,6 +42,15 @@ def test_a_full_standard_output_is_one_clear_line(words: list[str]) -> None:
 )
 def test_what_cannot_be_waited_for_or_sent_is_refused(words: tuple[str, ...], says: str) -> None:
     assert says in refusal(*words)
+
+
+@pytest.mark.slow
+def test_a_sign_that_the_outputs_encoding_lacks_is_a_question_mark(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text(results.to_line(a_run("inc", 1.0)) + "\n")
+    done = python("-m", "netoffload", "report", str(path), env={"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "?" in done.stdout
 
 
 def test_an_allocation_without_words_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netoffload.errors import TestbedError
-from netoffload.lab.testbed import Testbed
+from netoffload.lab.testbed import Testbed, build
 from netoffload.lab.testbed.plan import ENV_STATE_DIR
 from netoffload.lab.testbed.processes import identify
 from tests.netns.programs.both_ways import TAGGED, connected, exchange
@@ -67,9 +67,16 @@ def test_a_graceful_restart_and_one_of_a_nic_that_has_ended(bed: Testbed) -> Non
         exchange(*ends, 4)
         os.kill(nic_pids(bed)[0], signal.SIGKILL)
         wait_for_end_of_nic(bed, 0)  # and all of its threads, which hold the TAP
+        with pytest.raises(TestbedError, match=r"no traffic passes from n0 to n1 .*: the NIC of n0 has ended"):
+            build.check_rate(bed, lambda _: None)
         again = bed.restart_nic(0)
         assert (again.pid_before, again.pid) == (None, nic_pids(bed)[0])
         exchange(*ends, 5)
+        os.kill(again.pid, signal.SIGKILL)
+        wait_for_end_of_nic(bed, 0)
+        bed.replace_ended_nics()
+        assert nic_pids(bed)[0] != again.pid
+        exchange(*ends, 6)
         assert counters(bed)["tx_raw_octets"] > 0
 
 

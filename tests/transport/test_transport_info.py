@@ -33,6 +33,8 @@ def flow(**changes: Any) -> dict[str, Any]:
         "blocks": 2,
         "bypassed_segments": 0,
         "peer_decodes": True,
+        "promised_by": "socket",
+        "verdict": "floats",
         "on_probation": False,
         "closed": False,
         **changes,
@@ -77,6 +79,9 @@ def test_only_the_own_connections_count(nic: Nic) -> None:
         (None, "did not see its SYN"),
         (flow(on_probation=True), "on probation"),
         (flow(peer_decodes=False, raw_octets=0, bypassed_segments=3), "peer's NIC does not decode"),
+        (flow(promised_by="no socket", raw_octets=0, bypassed_segments=3), "no socket that promises floats"),
+        (flow(promised_by="nobody", raw_octets=0, bypassed_segments=3), "no socket that promises floats"),
+        (flow(verdict="not floats", bypassed_segments=3), "does not look like floats"),
     ],
 )
 def test_a_flow_that_stayed_raw_is_named_with_the_reason(nic: Nic, entry: dict[str, Any] | None, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import json
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from netoffload import config
 from netoffload.cli.app import app, console, notes
 from netoffload.errors import UsageError
 from netoffload.lab import results
@@ -70,6 +70,13 @@ class DemoOptions(RunOptions):
     loss_scale: float = _loss_scale(8.0)
 
 
+class Compresses(enum.StrEnum):
+    """Who compresses for a method that compresses."""
+
+    NIC = "nic"
+    INLINE = "inline"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(RunOptions):
     """Options of a series of runs; those that describe a run have the names of fields of ``TrainSettings``."""
@@ -94,8 +101,8 @@ class TrainOptions(RunOptions):
         "Training data: partitioned among the workers, shared by all of them, or dirichlet:alpha=0.5 (the smaller "
         "alpha is, the more the workers' classes differ).",
     )
-    offload: config.Offload = setting(
-        config.Offload.NIC, "Who compresses: the NICs, or (inline) the ranks, by --codec and --bound."
+    offload: Compresses = setting(
+        Compresses.NIC, "Who compresses: the NICs, or (inline) the ranks, by --codec and --bound."
     )
     bucket_mb: float = setting(
         0.0, "Sum layers in buckets of up to this many MB during backward; 0: all at once, after it."

@@ -172,6 +172,11 @@ class Testbed:
         Journal(self.plan.state_dir).append("detached")
         self._undone_on_exit = False
 
+    def replace_ended_nics(self) -> None:
+        """Start another NIC in the place of each one that has ended."""
+        for node in nics.ended(self.plan):
+            nics.restart(self.plan, node, self._progress)
+
     def restart_nic(self, node_index: int, *, kill: bool = False) -> nics.Restart:
         """End the NIC of a node, and start another one in its place: see :func:`nics.restart`."""
         return nics.restart(self.plan, self.plan.nodes[node_index], self._progress, kill=kill)
@@ -438,6 +443,8 @@ def _measure_rate(bed: Testbed, probe: _Probe, windows: int = 1) -> float:
         start, deadline = bed.wire_counters(), time.monotonic() + STARTUP_TIMEOUT_S
         while _least_sent_octets(bed, probe, start) <= burst_octets + frame_octets:
             why = next((why for end in ends if (why := end.failure())), None)
+            if gone := nics.ended(bed.plan):
+                why = f"the NIC of {gone[0].name} has ended{nics.tail(gone[0])}"
             if why or time.monotonic() > deadline:
                 names = f"{' and '.join(f'n{sender}' for sender in probe.senders)} to n{probe.receiver}"
                 raise TestbedError(

@@ -114,13 +114,21 @@ def pids(plan: Plan) -> list[int]:
 
 def check_alive(plan: Plan, nodes: Iterable[NodePlan]) -> None:
     """Refuse to start anything on nodes whose NIC has ended: their devices still exist, but carry nothing."""
-    known = states(read_ready(plan.state_dir))
-    for node in nodes:
-        if node.name in known and not known[node.name]["alive"]:
+    read_ready(plan.state_dir)
+    wanted = [*nodes]
+    for node in ended(plan):
+        if node in wanted:
             raise TestbedError(
                 f"the NIC of {node.name} in run {plan.run_id} has ended (its log: {node.log_path}): "
                 f"`netoffload restart {plan.run_id}/{node.name}` starts another one"
             )
+
+
+def ended(plan: Plan) -> list[NodePlan]:
+    """Return the nodes whose NIC has ended."""
+    record = read_run(plan.state_dir)
+    known = {} if record is None else _nics(record)
+    return [node for node in plan.nodes if node.name in known and not is_alive(known[node.name])]
 
 
 def _nics(record: RunRecord) -> dict[str, ProcessId]:
@@ -170,10 +178,10 @@ def _start_all(conns: Sequence[socket.socket], plan: Plan, nodes: Sequence[NodeP
                     journal.append("process", name=f"nic {node.name}", pid=pid, start_ticks=identity.start_ticks)
             for conn, node, reader in zip(conns, nodes, readers, strict=True):
                 if not select.select([reader], [], [], READY_TIMEOUT_S)[0]:
-                    raise TestbedError(f"the NIC of node {node.name} was not ready in time{_tail(node)}")
+                    raise TestbedError(f"the NIC of node {node.name} was not ready in time{tail(node)}")
                 if not os.read(reader, 1):
                     ended = f"ended with exit code {forks.end_of(conn)} before it was ready"
-                    raise TestbedError(f"the NIC of node {node.name} {ended}{_tail(node)}")
+                    raise TestbedError(f"the NIC of node {node.name} {ended}{tail(node)}")
         except OSError as error:
             end(started)
             raise TestbedError(f"the NICs of run {plan.run_id} cannot be started: {error}") from error
@@ -188,7 +196,7 @@ def _log_path(node: NodePlan) -> Path:
     return node.log_path
 
 
-def _tail(node: NodePlan) -> str:
+def tail(node: NodePlan) -> str:
     """Return the end of a NIC's log, for an error message."""
     text = _last_lines(_log_path(node).read_text(errors="replace"))
     return f": {text}" if text else ""

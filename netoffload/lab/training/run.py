@@ -89,6 +89,7 @@ def run_all(
                     except NetOffloadError as error:
                         failed[run.name] = error
                         on_failure(run.name, error)
+                        bed.replace_ended_nics()  # the run may have ended with one
     _check_none(failed, len(planned))
     return records
 
