@@ -1,5 +1,6 @@
 """``netoffload run`` with both MPIs: every rank runs on its node, talks over the wire, and ends with the others."""
 
+import errno
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from netoffload import control
 from netoffload.errors import RunError, UsageError
 from netoffload.lab.testbed import Testbed, metered, run_ranks
-from netoffload.lab.testbed.launch import ENV_OPENMPI, RanksOutput, find_openmpi
+from netoffload.lab.testbed.launch import ENV_OPENMPI, RanksOutput, find_openmpi, pass_on_stdout
 from netoffload.lab.testbed.processes import marked
 from netoffload.lab.testbed.stream import stream
 from tests.shared.beds import output_of
@@ -191,3 +192,20 @@ def test_gloo_takes_the_interface_of_the_route_to_the_store() -> None:
     ran = forked("run", "-n", "2", "--no-nic", "--launcher", "torchrun", "--", str(PROGRAMS / "gloo_by_route.py"))
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == ["inc0 2"] * 2
+
+
+def test_ranks_whose_output_nobody_takes_are_ended(plain_bed: Testbed) -> None:
+    def refuse(_rank: int, _lines: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    endless = ["python", "-c", "while True: print(1000 * 'x')"]
+    with pytest.raises(OSError, match="No space left on device"):
+        run_ranks(plain_bed, [0, 1], endless, on_stdout=refuse, timeout_s=90)
+    few = ["python", "-c", "print('a few words')"]
+    with pytest.raises(OSError, match="No space left on device"):
+        run_ranks(plain_bed, [0], few, on_stdout=refuse, timeout_s=90)
+
+
+def test_output_that_is_no_text_is_passed_on_as_it_is(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    pass_on_stdout(0, b"\xff\xfeabc\n")
+    assert capfdbinary.readouterr().out == b"\xff\xfeabc\n"

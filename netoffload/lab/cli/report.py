@@ -62,7 +62,8 @@ def report(
     if curves is not None:
         reports.draw_curves(results.read_records(records), curves)
         notes.print(f"written to {curves}", highlight=False)
-        return
+        if out is None and not as_json:
+            return
     found = results.read_records(records)
     if out is None:
         print_summary(reports.summarise(found, reports.get(axis)), as_json=as_json)

@@ -34,6 +34,7 @@ error can quote the rank that failed.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -51,7 +52,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, check_choice, chosen_offload
 from netoffload.errors import RunError, SystemRefusedError, TestbedError, UsageError
@@ -237,6 +238,8 @@ def carry_out(
         failed_s = math.inf
         while mpiexec.poll() is None:
             now_s = time.monotonic()
+            if output.refused is not None:
+                break  # nobody hears the ranks any more: they are ended
             if output.failed is not None:
                 failed_s = min(failed_s, now_s)
             if now_s > failed_s + FAILED_S:
@@ -247,6 +250,8 @@ def carry_out(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 mpiexec.wait(FAILED_EVERY_S)
     output.drain()
+    if output.refused is not None:
+        raise output.refused
     if mpiexec.returncode != 0:
         raise _failure(program, mpiexec.returncode, output)
 
@@ -442,7 +447,8 @@ def _write_agent(bed: Testbed) -> Path:
 class RanksOutput:
     """Two pipes per rank, one for the launcher and one for ranks that failed; one thread passes on whole lines.
 
-    ``failed`` is the rank whose failure was reported first, and its exit code.
+    ``failed`` is the rank whose failure was reported first, and its exit code. ``refused`` is the error of who takes
+    the lines, such as a full disk; from then on they are dropped, so that no rank waits for a pipe.
     """
 
     def __init__(self, ranks: int, on_stdout: OnLines, on_stderr: OnLines) -> None:
@@ -458,6 +464,7 @@ class RanksOutput:
         self._unfinished = dict.fromkeys(self._write_fds, b"")
         self._tails = dict.fromkeys(range(LAUNCHER, ranks), b"")
         self.failed: tuple[int, int] | None = None
+        self.refused: OSError | None = None
         self._is_launcher_heard = True
         self._first_traceback: int | None = None
         self._last_writer: int | None = None
@@ -554,17 +561,28 @@ class RanksOutput:
         if rank == LAUNCHER:
             kept = [line for line in lines.splitlines(keepends=True) if REMARK not in line]
             lines = b"".join(kept) if self._is_launcher_heard else b""
-        if lines:
-            (self._on_stdout if number == STDOUT else self._on_stderr)(rank, lines)
+        if lines and self.refused is None:
+            try:
+                (self._on_stdout if number == STDOUT else self._on_stderr)(rank, lines)
+            except OSError as error:
+                self.refused = error
 
 
 def pass_on_stdout(_rank: int, octets: bytes) -> None:
     """Write lines of any rank to our standard output."""
-    sys.stdout.write(octets.decode(errors="replace"))
-    sys.stdout.flush()
+    _pass_on(sys.stdout, octets)
 
 
 def pass_on_stderr(_rank: int, octets: bytes) -> None:
     """Write lines of any rank to our standard error."""
-    sys.stderr.write(octets.decode(errors="replace"))
-    sys.stderr.flush()
+    _pass_on(sys.stderr, octets)
+
+
+def _pass_on(stream: TextIO, octets: bytes) -> None:
+    """Write octets as they are, which need not be text of our encoding."""
+    stream.flush()
+    if isinstance(stream, io.TextIOWrapper):
+        stream.buffer.write(octets)
+    else:
+        stream.write(octets.decode(errors="replace"))
+    stream.flush()
