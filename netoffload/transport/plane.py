@@ -355,14 +355,15 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
                 address = own_address(lambda _: hosts, host)
                 listeners = Listeners(rendezvous.size, address, own.marking or Marking())
                 stack.callback(listeners.close)
-                offer = replace(own, address=address, ports=listeners.ports)
+                offer = replace(own, address=address, ports=listeners.ports, requires=settings.require)
             else:
                 known = shared.offers[rendezvous.rank]
-                offer = replace(known, precision=own.precision, context=next(shared.numbers))
+                number = next(shared.numbers)
+                offer = replace(known, precision=own.precision, requires=settings.require, context=number)
         except (NetOffloadError, OSError) as error:
             offer, failure = Offer(failure=str(error)), error
         offers = [Offer.from_json(value) for value in rendezvous(offer.to_json())]
-        agreed = _agree_together(rendezvous, offers, failure, require=settings.require)
+        agreed = _agree_together(rendezvous, offers, failure)
         if settings.only_moves and len({one.address for one in offers}) == 1:
             agreed = Agreement(None, agreed.marking, Offload.OFF)  # no link is slower than a codec
         if shared is not None:
@@ -415,7 +416,7 @@ def enter(watch: Watch, number: int, timeout_s: float, late_s: float) -> TcpExch
 
 
 def _agree_together(
-    rendezvous: Rendezvous, offers: Sequence[Offer], failure: NetOffloadError | OSError | None, *, require: bool
+    rendezvous: Rendezvous, offers: Sequence[Offer], failure: NetOffloadError | OSError | None
 ) -> Agreement:
     """Return what the ranks agree on; where they do not, no rank ends before all have read the offers."""
     try:
@@ -423,7 +424,7 @@ def _agree_together(
             raise failure  # its message is clearer than that of agree(), which the other ranks raise
         agreed = agree(offers)
         raw = what_stays_raw(agreed, offers)
-        if raw and require:
+        if raw and any(offer.requires for offer in offers):
             raise CollectiveError(f"compression is required, but {raw}")
     except NetOffloadError:
         with contextlib.suppress(NetOffloadError):

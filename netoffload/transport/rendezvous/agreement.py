@@ -39,7 +39,7 @@ from netoffload.transport.rendezvous.launchers import address_towards
 
 T = TypeVar("T")
 
-VERSION = 10  # version of the data plane: ranks with different versions do not connect
+VERSION = 11  # version of the data plane: ranks with different versions do not connect
 
 TOKEN_OCTETS: Final = 16
 
@@ -103,6 +103,7 @@ class Offer:
     context: int = 1  # number of the new communicator; rank 0's counts
     offload: Offload = Offload.NIC  # who is to compress
     coding: Precision | None = None  # codec and bound that it would code by itself with; None: it is not to code
+    requires: bool = False  # whether it wants an error if something stays uncompressed
 
     def to_json(self) -> dict[str, Any]:
         """Return the offer as JSON values, which a rendezvous carries."""
@@ -115,6 +116,7 @@ class Offer:
             "precision": None if self.precision is None else [self.precision.codec, self.precision.bound_k],
             "coding": None if self.coding is None else [self.coding.codec, self.coding.bound_k],
             "offload": self.offload.value,
+            "requires": self.requires,
             "failure": self.failure,
             "context": self.context,
         }
@@ -126,8 +128,9 @@ class Offer:
             if fields["version"] != VERSION:
                 return cls(version=_number(fields["version"], 0, 2**31))
             failure, token = fields["failure"], bytes.fromhex(fields["token"])
-            if len(token) != TOKEN_OCTETS or not (failure is None or isinstance(failure, str)):
-                raise ValueError("its token or its failure")
+            requires = fields["requires"]
+            if len(token) != TOKEN_OCTETS or not isinstance(failure, str | None) or not isinstance(requires, bool):
+                raise ValueError("its token, its failure, or what it requires")
             return cls(
                 address=_address(fields["address"]),
                 ports=_ports(fields["ports"]),
@@ -136,6 +139,7 @@ class Offer:
                 precision=_precision(fields["precision"]),
                 coding=_precision(fields["coding"]),
                 offload=Offload(fields["offload"]),
+                requires=requires,
                 failure=None if failure is None else "".join(one if one.isprintable() else "?" for one in failure),
                 context=_number(fields["context"], 1, 2**32 - 1),
             )
