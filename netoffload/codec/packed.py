@@ -262,7 +262,7 @@ def _decode_group(
         return MALFORMED
     if lanes == GROUP:  # as a constant, so that the compiler makes code without a rest
         in16, in32, tops = get(octets, fields_at, (width, there, GROUP), unit8, target, target_at)
-    elif there >> lanes or present >> ((lanes + LANES - 1) // LANES):
+    elif there >> lanes:
         return MALFORMED
     else:
         in16, in32, tops = get(octets, fields_at, (width, there, lanes), unit8, target, target_at)

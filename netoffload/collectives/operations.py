@@ -29,6 +29,9 @@ _UFUNCS = {
 
 
 def apply(operation: Operation, target: Float32Array, incoming: Float32Array) -> None:
-    """Replace ``target`` by target ∘ incoming. A NaN in either stays one, for MAX and MIN as well."""
+    """Replace ``target`` by target ∘ incoming. A NaN in either stays one, for MAX and MIN as well.
+
+    Of two zeros of different sign, MAX and MIN may keep either: NumPy's choice depends on the CPU.
+    """
     with np.errstate(all="ignore"):  # infinities and overflow are the caller's data: no warning
         _UFUNCS[operation](target, incoming, out=target)
