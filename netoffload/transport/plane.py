@@ -399,7 +399,11 @@ def wire_up(
         if len(offers) > 1 and not (offer.address and offer.ports):
             listeners.close()
             raise MalformedError(f"rank {peer} offered no address: install the same version everywhere")
-    watch = Watch(Links(rank, offers, listeners, tos, timeout_s, coding, coded_lanes), timeout_s)
+    try:
+        watch = Watch(Links(rank, offers, listeners, tos, timeout_s, coding, coded_lanes), timeout_s)
+    except OSError as error:
+        listeners.close()
+        raise CollectiveError(f"rank {rank} cannot connect: {error.strerror}; raise `ulimit -n`") from error
     return enter(watch, FIRST_CONTEXT, timeout_s, late_s)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import resource
 import socket
 import threading
 import time
@@ -226,3 +227,15 @@ def test_a_reason_to_give_up_reaches_ranks_that_are_no_neighbours() -> None:
 
     told = run_tcp(SIZE, body)
     assert {str(error) for rank, error in enumerate(told) if rank != 5} == {"rank 5 says no"}
+
+
+def test_a_rank_without_a_file_descriptor_for_its_watch_says_so() -> None:
+    listeners = Listeners(2, "127.0.0.1")
+    offers = [Offer(address="127.0.0.1", ports=listeners.ports)] * 2
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(CollectiveError, match="rank 0 cannot connect: Too many open files; raise `ulimit -n`"):
+            wire_up(0, offers, listeners, timeout_s=2.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
