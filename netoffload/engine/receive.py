@@ -345,7 +345,7 @@ def take(nic: NicState, frame: Uint8Array, block: BlockView, flow: Flow, host: U
     flow[flows.RX_RAW_OCTETS] += block.raw_len
     flow[flows.RX_PAYLOAD_OCTETS] += payload_octets
     flow[flows.RX_BLOCKS] += 1
-    flow[flows.RX_SEGMENTS] += 1
+    flow[flows.RX_SEGMENTS] += int(begins)
     if block.flags & tcp.FIN:
         flow[flows.RX_IS_CLOSED] = 1
     flags_at = IP_AT + block.ip_len + tcp.FLAGS

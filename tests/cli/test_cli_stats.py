@@ -23,6 +23,9 @@ def test_stats_says_what_the_nic_did(served: Path, nic: Nic, cli: Cli) -> None:
     counted = {words[0]: int(words[1].replace(",", "")) for words in map(str.split, lines[first:last])}
     assert counted == nic.counts()  # every counter that is not 0, and only those
     assert "drop_bad_crc" not in done.stdout
+    assert any(
+        re.fullmatch(r"  floats +0 bit [\d.]+%  8 bit [\d.]+%  16 bit [\d.]+%  32 bit [\d.]+%", line) for line in lines
+    )
     flows = [line for line in lines if "->" in line]
     assert len(flows) == 2
     assert re.search(

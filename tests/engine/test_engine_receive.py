@@ -293,6 +293,7 @@ def test_what_arrived_is_counted_for_its_connection(ipv6: bool) -> None:
     assert (flow["src"], flow["sport"], flow["dst"], flow["dport"]) == (src, 40000, dst, 5001)
     assert (sent["src"], sent["dst"], sent["raw_octets"]) == (src, dst, len(GRADIENT))
     assert (flow["raw_octets"], flow["blocks"], flow["closed"]) == (len(GRADIENT), len(frames), False)
+    assert flow["segments"] == receiver.counts()["rx_segments"] < len(frames)
     assert flow["payload_octets"] == sent["payload_octets"]
     receiver.from_wire([_bad_frames()[0][1]])
     assert receiver.flows("rx") == [flow]

@@ -8,9 +8,8 @@ it once per command, while the testbed is built. A fork is a process of its own,
 
 A launcher starts a *client* where it would start Python. The fork takes on its environment, descriptors, namespaces
 and folder; the client passes signals on, and ends as the fork ends. If the client is gone, the *keeper* kills the fork.
-If the owner is gone, server, keepers and ranks end. A NIC *outlives* both.
-Server and client are this file as a program: ``python -P forks.py serve LISTENER FOLDER MODULE...``, ``python -I -S
-forks.py ask SOCKET -m MODULE ARGUMENT...``; it imports the standard library only, and starts in milliseconds.
+If the owner is gone, server, keepers and ranks end. A NIC *outlives* both. Server and client are this file, which
+imports the standard library only: ``forks.py serve LISTENER FOLDER MODULE...``, ``forks.py ask SOCKET -m MODULE ...``.
 """
 
 import atexit
@@ -119,7 +118,10 @@ def connect(path: str, timeout_s: float | None = None) -> socket.socket:
         conn = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         conn.settimeout(timeout_s)
         conn.connect(path)
-        if (said := conn.recv(MESSAGE_OCTETS_MAX)) != READY:
+        said = b""
+        with contextlib.suppress(ConnectionResetError):  # it ended with the connection in its queue
+            said = conn.recv(MESSAGE_OCTETS_MAX)
+        if said != READY:
             raise ImportError(said.decode().rstrip()) if said else ConnectionResetError(ENDED)
         stack.pop_all()
     return conn

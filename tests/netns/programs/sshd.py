@@ -19,7 +19,7 @@ SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin:" + os.environ
 SSH = shutil.which("ssh")
 PRIVATE_RUN = 'mount -t tmpfs -o size=1m run /run && mkdir -m 755 /run/sshd && exec "$@"'
 """sshd insists on this folder, which the ssh service makes when it starts; the mount is seen on this node only."""
-START_S = 10.0
+START_S = 30.0
 
 
 @contextlib.contextmanager
