@@ -186,16 +186,16 @@ def _plan_reduce_scatter(
     place: RankOfSize, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: MPI.Op, *, equal: bool
 ) -> Plan:
     operation, in_place = operation_of(op), is_in_place(sendbuf)
-    if equal and in_place:  # a count is that of a part
-        target, spans = place.blocks_of(recvbuf, place.size, writable=True)
+    if equal and in_place:
+        target, _ = place.blocks_of(recvbuf, place.size, writable=True)  # a count is that of a part
     else:
-        target, spans = float_vector(recvbuf, writable=True), ()
+        target = float_vector(recvbuf, writable=True)
     source = target if in_place else float_vector(sendbuf, writable=False)
     known: list[int] | None = None
     if recvcounts is not None:
         known = [operator.index(count) for count in recvcounts]
     elif equal:
-        known = [*map(len, spans)] or [target.size] * place.size
+        known = [(source.size // place.size) if in_place else target.size] * place.size
     elif in_place:
         raise UsageError("give recvcounts, the number of floats that each rank receives: the buffer holds all of them")
     if known is not None:

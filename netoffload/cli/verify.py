@@ -131,9 +131,9 @@ def verify_collectives(
 def _print_round(record: dict[str, Any], wrong: dict[str, list[str]], as_json: bool) -> None:
     if as_json:
         print(json.dumps({**record, "wrong": wrong}))
-    for name, texts in {} if as_json else wrong.items():
-        console.print(f"{name}: {'; '.join(texts) or 'right'}", soft_wrap=True, highlight=False, markup=False)
-    if not as_json:
+    else:
+        for name, texts in wrong.items():
+            console.print(f"{name}: {'; '.join(texts) or 'right'}", soft_wrap=True, highlight=False, markup=False)
         console.print(", ".join(f"{name} {value}" for name, value in record.items()), soft_wrap=True, highlight=False)
     sys.stdout.flush()  # an error comes here, and not when the rank ends
 

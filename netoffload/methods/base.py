@@ -60,6 +60,13 @@ class MethodSpec:
     groups: int = 1  # number of groups of workers
     top: str = "ring"  # how the sums of groups that are rings are added (``collectives.hierarchy.TOPS``)
 
+    def __post_init__(self) -> None:
+        """Refuse a compressor whose residual no way of its payloads could keep."""
+        if self.compressor is not None and self.compressor.always_feeds_back and not self.keeps_residual:
+            raise UsageError(
+                f"{self.short} keeps what it does not send, and via=ring encodes others' sums: write via=gather"
+            )
+
     @property
     def topology(self) -> Topology:
         """How the ranks are connected."""

@@ -84,22 +84,19 @@ def parse(text: str, *, batch: int, shared: bool = False) -> MethodSpec:
         raise UsageError(f"exchange {name!r} is unknown: choose from {', '.join(names())}")
     if name not in FAMILIES:
         family = _by_way(name, items)
-        compressor = _compressor(name, items, batch, 1)
-        if compressor.always_feeds_back and family.topology is Topology.PAYLOAD_RING:
-            raise UsageError(f"{name} keeps what it does not send, and via=ring encodes others' sums: write via=gather")
-        return MethodSpec(text, name, family, compressor=compressor)
-    family = FAMILIES[name]
+        return MethodSpec(text, name, family, compressor=_compressor(name, items, batch, 1))
+    family, compressor = FAMILIES[name], None
     groups, top = _groups(name, family, items) if family.grouped else (1, TOPS[0])
-    period, made = _period(name, items) if family.periodic else 1, None
+    period = _period(name, items) if family.periodic else 1
     if family.compressor:
         if (via := _via(name, items)) not in (None, "gather"):
             raise UsageError(f"{name} gathers its payloads: leave out via={via}")
         items = items or [f"rule={'n' if shared else 'mpn'}", *PQASGD_ITEMS]
-        made = _compressor(family.compressor, items, batch, period)
+        compressor = _compressor(family.compressor, items, batch, period)
     elif items:
         takes = "p=ITERATIONS and nothing else" if family.periodic else "no parameters"
         raise UsageError(f"{name} takes {takes}, not {','.join(items)}")
-    return MethodSpec(text, name, family, period, made, groups, top)
+    return MethodSpec(text, name, family, period, compressor, groups, top)
 
 
 def method_for(spec: MethodSpec, member: Member) -> Method:

@@ -138,7 +138,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def __reduce__(self) -> Any:
         """Return what a copy, or a wrapper read from a file, is made from: copies of optimizer, state, parameters."""
         options = {"backward_passes_per_step": self._passes, "bucket_octets": self._bucket_octets}
-        return _wrapped_again, (self.optimizer, self.compression, self.compression.layers.parameters, options)
+        state = self.compression
+        return _wrapped_again, (type(self), self.optimizer, state, state.layers.parameters, options)
 
     @torch.no_grad()
     def synchronize(self) -> None:
@@ -265,10 +266,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
 
 def _wrapped_again(
-    optimizer: torch.optim.Optimizer, state: CompressionState, parameters: list[torch.Tensor], options: dict[str, Any]
+    kind: type[DistributedOptimizer],
+    optimizer: torch.optim.Optimizer,
+    state: CompressionState,
+    parameters: list[torch.Tensor],
+    options: dict[str, Any],
 ) -> DistributedOptimizer:
     state.layers.bucket(parameters)  # a state from a file counts them in the order in which it had them
-    return DistributedOptimizer(optimizer, state, **options)
+    return kind(optimizer, state, **options)
 
 
 def refuse_unfrozen(parameters: Iterable[torch.Tensor], known: Container[torch.Tensor], door: str) -> None:

@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,17 @@ def sgd(model: torch.nn.Module) -> torch.optim.SGD:
 
 def periodic(model: torch.nn.Module, **options: Any) -> Periodic:
     return Periodic(model, sgd(model), **{"every": 2, "state": off(), **options})
+
+
+class Renamed(DistributedOptimizer):
+    """A user's own."""
+
+
+def test_a_copy_is_of_its_own_class() -> None:
+    wrapper = Renamed(sgd(torch.nn.Linear(4, 2)), off(), backward_passes_per_step=2)
+    for twin in (copy.deepcopy(wrapper), pickle.loads(pickle.dumps(wrapper))):
+        assert type(twin) is Renamed
+        assert twin._passes == 2
 
 
 def test_what_a_door_cannot_do_is_refused_when_it_is_asked() -> None:

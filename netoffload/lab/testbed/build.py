@@ -174,7 +174,7 @@ class Testbed:
 
     def replace_ended_nics(self) -> None:
         """Start another NIC in the place of each one that has ended."""
-        for node in nics.ended(self.plan):
+        for node in nics.without_nic(self.plan):
             nics.restart(self.plan, node, self._progress)
 
     def restart_nic(self, node_index: int, *, kill: bool = False) -> nics.Restart:
@@ -443,7 +443,7 @@ def _measure_rate(bed: Testbed, probe: _Probe, windows: int = 1) -> float:
         start, deadline = bed.wire_counters(), time.monotonic() + STARTUP_TIMEOUT_S
         while _least_sent_octets(bed, probe, start) <= burst_octets + frame_octets:
             why = next((why for end in ends if (why := end.failure())), None)
-            if gone := nics.ended(bed.plan):
+            if gone := nics.without_nic(bed.plan):
                 why = f"the NIC of {gone[0].name} has ended{nics.tail(gone[0])}"
             if why or time.monotonic() > deadline:
                 names = f"{' and '.join(f'n{sender}' for sender in probe.senders)} to n{probe.receiver}"

@@ -115,16 +115,16 @@ def pids(plan: Plan) -> list[int]:
 def check_alive(plan: Plan, nodes: Iterable[NodePlan]) -> None:
     """Refuse to start anything on nodes whose NIC has ended: their devices still exist, but carry nothing."""
     read_ready(plan.state_dir)
-    wanted = [*nodes]
-    for node in ended(plan):
-        if node in wanted:
+    wanted = {node.name for node in nodes}
+    for node in without_nic(plan):
+        if node.name in wanted:
             raise TestbedError(
                 f"the NIC of {node.name} in run {plan.run_id} has ended (its log: {node.log_path}): "
                 f"`netoffload restart {plan.run_id}/{node.name}` starts another one"
             )
 
 
-def ended(plan: Plan) -> list[NodePlan]:
+def without_nic(plan: Plan) -> list[NodePlan]:
     """Return the nodes whose NIC has ended."""
     record = read_run(plan.state_dir)
     known = {} if record is None else _nics(record)
